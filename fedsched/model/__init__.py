@@ -1,0 +1,1 @@
+"""The nouns of fedsched as frozen records; imports nothing of the package but itself."""
