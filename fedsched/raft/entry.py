@@ -33,7 +33,7 @@ class EntryKind(IntEnum):
 class Entry(NamedTuple):
     """One record of the replicated log."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     term: int
     kind: EntryKind
     payload: bytes
@@ -60,7 +60,8 @@ def unpack(data: bytes | memoryview) -> list[Entry]:
         crc, index, term, kind, length = HEADER.unpack_from(view, at)
         stop = at + RECORD_OVERHEAD + length
         if length > PAYLOAD_BYTES_MAX or stop > end:
-            raise DamagedRecord(f"record {index} at byte {at} says {length} bytes, {end - at - RECORD_OVERHEAD} are there")
+            there = end - at - RECORD_OVERHEAD
+            raise DamagedRecord(f"record {index} at byte {at} says {length} bytes, {there} are there")
         if zlib.crc32(view[at + 4 : stop]) != crc:
             raise DamagedRecord(f"record at byte {at} (index {index} if that is true) fails its checksum")
         try:

@@ -185,6 +185,8 @@ class Refused:
 
     reason: str
     leader: ServerID | None = None
+    detail: str = ""
+    """What exactly was wrong, for the operator."""
 
 
 REFUSED_NOT_LEADER = "not leader"
@@ -195,6 +197,8 @@ REFUSED_STALE_EPOCH = "stale epoch"
 REFUSED_CONFIG_IN_FLIGHT = "another membership change is in flight"
 REFUSED_CONFIG_CHANGED = "membership changed since the caller looked"
 REFUSED_NOT_ESTABLISHED = "leader has not committed in its own term yet"
+REFUSED_BAD_CHANGE = "impossible membership change"
+REFUSED_NO_TARGET = "nobody to hand leadership to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +259,13 @@ class Effects:
     config: Config | None = None
     """The config now in force (it changed): whom to keep links to."""
     fatal: str = ""
-    """A broken promise: stop the process at once and say this."""
+    """A broken promise: stop the process at once and say this. A set with it holds nothing else."""
+    at_term: int = 0
+    """The core's term when this set was taken; pass it to `stored` when the write is durable."""
+    last_index: int = 0
+    """Where the log ended when this set was taken: what to pass to `stored`, also when only `hard_state` was written.
+    Writes complete in order, so everything up to here is durable then."""
+    last_term: int = 0
 
     @property
     def needs_store(self) -> bool:

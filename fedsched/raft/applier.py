@@ -1,0 +1,96 @@
+"""Feeds committed entries to the state machine, in index order, in slices short enough for the event loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import trio
+
+from fedsched.raft.core import RaftCore
+from fedsched.raft.entry import EntryKind
+from fedsched.raft.machine import Machine
+
+SLICE_S: Final = 0.005
+"""Longer would make heartbeats late; shorter would spend the time on switching."""
+
+
+class Applier:
+    """The one place where entries become state. Nothing else may call `machine.apply`."""
+
+    def __init__(
+        self,
+        core: RaftCore,
+        machine: Machine,
+        *,
+        on_applied: Callable[[int, Sequence[tuple[int, object]]], None],
+        digest_every: int,
+    ) -> None:
+        self.applied = core.status().applied
+        self.bytes_since_snapshot = 0
+        self.longest_slice_s = 0.0
+        self._core = core
+        self._machine = machine
+        self._on_applied = on_applied
+        self._digest_every = digest_every
+        self._commit = 0
+        self._due = trio.Event()
+        self._turn = trio.Lock()
+        self._held = 0
+
+    def commit_to(self, index: int) -> None:
+        """Entries up to `index` may be applied."""
+        self._commit = max(self._commit, index)
+        self._due.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due = trio.Event()
+            while self.applied < self._commit and not self._held:
+                async with self._turn:
+                    self._apply_slice()
+                await trio.lowlevel.checkpoint()
+
+    def hold(self) -> None:
+        """Apply nothing more until a `replace_state` that is already on its way has been done."""
+        self._held += 1
+
+    async def replace_state(self, index: int, load: Callable[[], Awaitable[None]]) -> None:
+        """Put a whole new state in place, ending one `hold`. Applying waits; all else on the event loop goes on."""
+        async with self._turn:
+            await load()
+            self.applied = index
+            self.bytes_since_snapshot = 0
+            self._core.applied(index)
+            self._on_installed(index)
+            self._held -= 1
+            self._due.set()
+
+    def _on_installed(self, index: int) -> None:
+        self._machine.after_apply(index)
+        self._on_applied(index, [(0, None)])
+
+    def _apply_slice(self) -> None:
+        if self.applied >= self._commit or self._held:
+            return  # a snapshot was installed while we waited for our turn
+        started = time.perf_counter()
+        first = self.applied + 1
+        results: list[tuple[int, object]] = []
+        for entry in self._core.entries(first, self._commit):
+            assert entry.index == self.applied + 1, f"entry {entry.index} after {self.applied}"
+            result: object = None
+            if entry.kind is EntryKind.COMMAND or entry.kind is EntryKind.VERSION:
+                result = self._machine.apply(entry)
+            results.append((entry.term, result))
+            self.applied = entry.index
+            self.bytes_since_snapshot += len(entry.payload)
+            if entry.index % self._digest_every == 0:
+                self._core.note_digest(entry.index, self._machine.digest())
+            if time.perf_counter() - started > SLICE_S:
+                break
+        self.longest_slice_s = max(self.longest_slice_s, time.perf_counter() - started)
+        self._core.applied(self.applied)
+        self._machine.after_apply(self.applied)
+        self._on_applied(first, results)

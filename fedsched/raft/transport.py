@@ -1,0 +1,278 @@
+"""Raft messages between servers: one outgoing connection per peer, owned by one child.
+
+Each server dials every other and only ever *sends* on what it dialled; what it hears arrives on connections the others
+dialled. So a message is written by exactly one child, a broken link concerns one direction, and no two servers ever
+race to open "the" connection. Everything pending for a peer leaves in one send.
+
+Nothing waits for a slow peer: its outbox is bounded, and what does not fit is dropped. Raft repeats whatever matters.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+import trio
+
+from fedsched.codec import cbor
+from fedsched.env.env import Env
+from fedsched.model.errors import FedschedError
+from fedsched.raft.membership import ServerInfo
+from fedsched.raft.messages import Message
+from fedsched.raft.wire import BadMessage, decode_message, encode_message
+from fedsched.telemetry.log import Logger
+
+PROTOCOL: Final = 1
+OUTBOX_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Eight full windows: a peer that is this far behind is better served by a fresh probe."""
+MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+HELLO_BYTES_MAX: Final = 4 * 1024
+HANDSHAKE_S: Final = 5.0
+SEND_STALL_S: Final = 5.0
+"""A send that makes no progress for this long is a dead link (half-open TCP): drop it and dial again."""
+REDIAL_S: Final = (0.05, 1.0)
+"""First and largest pause between two dials: a restarted peer is heard within a heartbeat, a dead one costs little."""
+
+_LENGTH = struct.Struct(">I")
+
+Dial = Callable[[ServerInfo], Awaitable[trio.abc.Stream]]
+
+
+class LinkRefused(FedschedError):
+    """The other side would not speak Raft with us; the message says why."""
+
+    code = "link_refused"
+
+
+class OutgoingLink:
+    """Keeps one peer told: dials, says hello, sends what gathers in the outbox, and starts over when it breaks."""
+
+    def __init__(self, peer: ServerInfo, transport: Transport) -> None:
+        self.peer = peer
+        self._transport = transport
+        self._outbox: list[bytes] = []
+        self._outbox_bytes = 0
+        self._filled = trio.Event()
+        self._is_up = False
+        self.scope = trio.CancelScope()
+        self.dropped = 0
+
+    @property
+    def is_up(self) -> bool:
+        return self._is_up
+
+    def put(self, packet: bytes) -> None:
+        """Queue one message; dropped when the link is down or the outbox is full."""
+        if not self._is_up or self._outbox_bytes + len(packet) > OUTBOX_BYTES_MAX:
+            self.dropped += 1
+            return
+        self._outbox.append(_LENGTH.pack(len(packet)))
+        self._outbox.append(packet)
+        self._outbox_bytes += len(packet)
+        self._filled.set()
+
+    async def run(self) -> None:
+        pause_s = REDIAL_S[0]
+        with self.scope:
+            while True:
+                try:
+                    async with await self._dial() as stream:
+                        pause_s = REDIAL_S[0]
+                        await self._feed(stream)
+                except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as weather:
+                    self._went_down(repr(weather), level="debug")
+                except FedschedError as refused:
+                    self._went_down(str(refused), level="warn")
+                    pause_s = REDIAL_S[1]
+                await trio.sleep(pause_s * (0.5 + self._transport.chance.random()))
+                pause_s = min(pause_s * 2, REDIAL_S[1])
+
+    async def _dial(self) -> trio.abc.Stream:
+        with trio.fail_after(HANDSHAKE_S):
+            stream = await self._transport.dial(self.peer)
+            try:
+                await say_hello(stream, self._transport.cluster_id, self._transport.server_id, self.peer.id)
+            except BaseException:
+                await trio.aclose_forcefully(stream)
+                raise
+        return stream
+
+    async def _feed(self, stream: trio.abc.Stream) -> None:
+        self._outbox.clear()
+        self._outbox_bytes = 0
+        self._is_up = True
+        self._transport.log.info("raft_link_up", peer=self.peer.name, address=self.peer.address)
+        while True:
+            await self._filled.wait()
+            self._filled = trio.Event()
+            data = b"".join(self._outbox)
+            self._outbox.clear()
+            self._outbox_bytes = 0
+            with trio.fail_after(SEND_STALL_S):
+                await stream.send_all(data)
+
+    def _went_down(self, why: str, *, level: str) -> None:
+        was_up, self._is_up = self._is_up, False
+        if was_up:
+            self._transport.log.info("raft_link_down", peer=self.peer.name, why=why)
+            self._transport.on_unreachable(self.peer.id)
+        elif level == "warn":
+            self._transport.log.warn("raft_link_refused", peer=self.peer.name, why=why)
+
+
+class Transport:
+    """All outgoing links of one server, and the reading side of those the others dialled."""
+
+    def __init__(
+        self,
+        server_id: str,
+        *,
+        dial: Dial,
+        env: Env,
+        log: Logger,
+        on_unreachable: Callable[[str], None],
+        on_messages: Callable[[list[Message]], None],
+        adopt_cluster: Callable[[str], Awaitable[bool]],
+        cluster_id: str = "",
+    ) -> None:
+        self.server_id = server_id
+        self.cluster_id = cluster_id
+        self.dial = dial
+        self.log = log
+        self.chance = env.rng("raft-redial")
+        self.on_unreachable = on_unreachable
+        self._on_messages = on_messages
+        self._adopt_cluster = adopt_cluster
+        self._links: dict[str, OutgoingLink] = {}
+        self._nursery: trio.Nursery | None = None
+        self.foreign_messages = 0
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Own the outgoing links until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for link in self._links.values():
+                nursery.start_soon(link.run)
+            task_status.started()
+            await trio.sleep_forever()
+
+    def set_peers(self, servers: Iterable[ServerInfo]) -> None:
+        """Keep a link to each of these (but ourselves) and to nobody else."""
+        wanted = {server.id: server for server in servers if server.id != self.server_id}
+        for server_id, link in list(self._links.items()):
+            if wanted.get(server_id) != link.peer:
+                link.scope.cancel()
+                del self._links[server_id]
+        for server_id, server in wanted.items():
+            if server_id not in self._links:
+                link = self._links[server_id] = OutgoingLink(server, self)
+                if self._nursery is not None:
+                    self._nursery.start_soon(link.run)
+
+    def send(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            link = self._links.get(message.to)
+            if link is not None and link.is_up:
+                link.put(encode_message(message, self.cluster_id))
+
+    def links_up(self) -> dict[str, bool]:
+        return {server_id: link.is_up for server_id, link in self._links.items()}
+
+    async def serve(self, stream: trio.abc.Stream) -> None:
+        """Hear one peer out on a connection it dialled. Returns or raises when that connection is over."""
+        reader = PacketReader(stream)
+        with trio.fail_after(HANDSHAKE_S):
+            sender = await self._greet(stream, reader)
+        while True:
+            packets = await reader.receive(MESSAGE_BYTES_MAX)
+            if not packets:
+                return
+            messages: list[Message] = []
+            for packet in packets:
+                cluster_id, message = decode_message(packet)
+                if cluster_id != self.cluster_id or message.to != self.server_id or message.sender != sender:
+                    self.foreign_messages += 1
+                else:
+                    messages.append(message)
+            self._on_messages(messages)
+
+    async def _greet(self, stream: trio.abc.Stream, reader: PacketReader) -> str:
+        """Check who calls; answer yes, or no with the reason."""
+        packets = await reader.receive(HELLO_BYTES_MAX, one=True)
+        if not packets:
+            raise BadMessage("the connection closed before its hello")
+        match cbor.loads(packets[0]):
+            case [int(protocol), str(cluster_id), str(sender), str(to)]:
+                why = await self._why_not(protocol, cluster_id, to)
+            case other:
+                why = f"that is no hello: {str(other)[:60]}"
+                sender = ""
+        await _send_packet(stream, cbor.dumps(why))
+        if why:
+            raise LinkRefused(why)
+        return sender
+
+    async def _why_not(self, protocol: int, cluster_id: str, to: str) -> str:
+        if protocol != PROTOCOL:
+            return f"raft protocol {protocol} is not spoken here, only {PROTOCOL}"
+        if to != self.server_id:
+            return f"server {to} is not here; this is {self.server_id} (its data directory may have been wiped)"
+        if cluster_id != self.cluster_id and not (cluster_id and await self._adopt_cluster(cluster_id)):
+            return f"cluster {cluster_id!r} is not ours ({self.cluster_id or 'none yet'!r})"
+        return ""
+
+
+class PacketReader:
+    """Length-prefixed packets from a stream, several per read where several have arrived."""
+
+    def __init__(self, stream: trio.abc.Stream, chunk_bytes: int = 256 * 1024) -> None:
+        self._stream = stream
+        self._chunk_bytes = chunk_bytes
+        self._buffer = bytearray()
+
+    async def receive(self, packet_bytes_max: int, *, one: bool = False) -> list[bytes]:
+        """All whole packets at hand, at least one; an empty list at the end of the stream."""
+        while True:
+            packets = self._cut(packet_bytes_max, one)
+            if packets:
+                return packets
+            chunk = await self._stream.receive_some(self._chunk_bytes)
+            if not chunk:
+                if self._buffer:
+                    raise BadMessage(f"the stream ended inside a packet, after {len(self._buffer)} bytes of it")
+                return []
+            self._buffer += chunk
+
+    def _cut(self, packet_bytes_max: int, one: bool) -> list[bytes]:
+        packets: list[bytes] = []
+        at, buffer = 0, self._buffer
+        while len(buffer) - at >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(buffer, at)
+            if length > packet_bytes_max:
+                raise BadMessage(f"a packet of {length} bytes is over the limit of {packet_bytes_max}")
+            end = at + _LENGTH.size + length
+            if len(buffer) < end:
+                break
+            packets.append(bytes(memoryview(buffer)[at + _LENGTH.size : end]))
+            at = end
+            if one:
+                break
+        if at:
+            del buffer[:at]
+        return packets
+
+
+async def say_hello(stream: trio.abc.Stream, cluster_id: str, server_id: str, to: str) -> None:
+    """Introduce ourselves to the server `to`; raises `LinkRefused` with its reason if it will not listen."""
+    await _send_packet(stream, cbor.dumps([PROTOCOL, cluster_id, server_id, to]))
+    packets = await PacketReader(stream).receive(HELLO_BYTES_MAX, one=True)
+    if not packets:
+        raise trio.BrokenResourceError("closed during the hello")
+    why = cbor.loads(packets[0])
+    if why:
+        raise LinkRefused(str(why)[:200])
+
+
+async def _send_packet(stream: trio.abc.Stream, packet: bytes) -> None:
+    await stream.send_all(_LENGTH.pack(len(packet)) + packet)

@@ -1,0 +1,1 @@
+"""What a running agent says about itself: log events and metrics."""
