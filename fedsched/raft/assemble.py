@@ -16,6 +16,7 @@ from fedsched.env.env import Env
 from fedsched.raft.core import RaftCore
 from fedsched.raft.datadir import DataDir
 from fedsched.raft.machine import Machine
+from fedsched.raft.membership import ServerInfo
 from fedsched.raft.messages import Restored
 from fedsched.raft.runner import HoldOffice, RaftRunner, RunnerSettings
 from fedsched.raft.settings import CoreSettings
@@ -73,6 +74,7 @@ def make_runner(
     disk: OpenedDisk,
     machine: Machine,
     *,
+    me: ServerInfo,
     dial: Dial,
     fetch_snapshot: FetchSnapshot,
     hold_office: HoldOffice,
@@ -94,7 +96,7 @@ def make_runner(
         post=token.run_sync_soon,
     )
     transport = Transport(
-        data_dir.server_id,
+        me,
         dial=dial,
         env=env,
         log=log,

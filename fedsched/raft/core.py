@@ -164,6 +164,7 @@ class RaftCore(Following):
         self.term = first.term
         self.log.append(first)
         self.history.note([first])
+        self.epoch += 1
         self._hard_moved = self._config_moved = self._role_moved = self._dirty = True
         self._reset_timer()
         return True

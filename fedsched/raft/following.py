@@ -79,6 +79,7 @@ class Following(Elections):
             return
         hint_index, hint_term = log.skip_back(prev, message.prev_term)
         if hint_index < self.commit:
+            rare.sometimes("hint_at_commit")
             hint_index, hint_term = self.commit, log.term(self.commit) or 0
         self._send(
             AppendReply(

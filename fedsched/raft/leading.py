@@ -165,7 +165,7 @@ class Leading(Ground):
             self._append_config(office, settled(self.config))
         elif not self.config.is_voter(self.server_id) and office.transfer_to is None:
             rare.sometimes("hand_over_after_removal")
-            self._start_transfer(office, office.best_successor())
+            self._start_transfer(office, office.best_successor(self.now))
 
     # ----------------------------------------------------------------- replies
 
@@ -275,7 +275,7 @@ class Leading(Ground):
             return Refused(REFUSED_NOT_LEADER, self.leader)
         if office.transfer_to is not None:
             return Refused(REFUSED_TRANSFERRING, office.transfer_to)
-        chosen = office.best_successor() if target is None else target
+        chosen = office.best_successor(self.now) if target is None else target
         if chosen is None or chosen not in office.peers or chosen not in self.config.voters:
             return Refused(REFUSED_NO_TARGET, self.leader, f"{target or 'nobody'} is not another voter")
         self._start_transfer(office, chosen)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from fedsched.codec.cbor import CodecError, dumps, loads
 from fedsched.model.errors import BadRequest
@@ -149,6 +150,8 @@ def changed(config: Config, change: ConfigChange) -> Config:
             _require(leaving in config.voters, f"server {leaving} is not a voter", config)
             _require(joining in config.learners, f"server {joining} is not a learner", config)
             return _revoted(config, (config.voters - {leaving}) | {joining}, config.learners - {joining})
+        case _:
+            assert_never(change)
 
 
 def settled(config: Config) -> Config:

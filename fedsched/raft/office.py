@@ -94,10 +94,11 @@ class Office:
         answered.update(server_id for server_id, progress in self.peers.items() if progress.round >= wanted)
         return has_quorum(self._config, answered)
 
-    def best_successor(self) -> str | None:
-        """The voter with the longest log, then the one heard from last, then the first by id."""
+    def best_successor(self, now: int) -> str | None:
+        """Of the voters heard from lately the one with the longest log; of equal ones the first by id."""
         voters = [p for p in self.peers.values() if p.server_id in self._config.voters]
-        best = max(voters, key=lambda p: (p.match, p.last_contact), default=None)
+        recent = now - self._settings.election_ticks
+        best = max(voters, key=lambda p: (p.last_contact > recent, p.match), default=None)
         return best.server_id if best else None
 
     # ------------------------------------------------------------------ replies

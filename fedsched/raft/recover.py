@@ -7,7 +7,7 @@ the old cluster had not committed becomes true. So it is done to one server, by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,7 +15,8 @@ from fedsched.model.errors import BadRequest, NotFound
 from fedsched.raft.datadir import open_data_dir
 from fedsched.raft.entry import Entry, EntryKind
 from fedsched.raft.membership import Config, decode_config, encode_config
-from fedsched.raft.messages import HardState, Restored
+from fedsched.raft.messages import HardState, Restored, SnapshotMeta
+from fedsched.raft.snapshots import SnapshotStore
 from fedsched.raft.storage import LogStore, StoreWrite
 
 
@@ -55,7 +56,7 @@ def recover(data_dir: Path | str, new_config: Config) -> Recovery:
     """Append `new_config` to the log of the stopped server in `data_dir`.
 
     Raises `DataDirInUse` while the server runs, `BadRequest` for a config that could not work, `NotFound` where there
-    is no log to recover, and `DamagedStore` if the log is not to be trusted.
+    is no log to recover, `DamagedStore` or `DamagedSnapshot` if what is there is not to be trusted.
     """
     directory = Path(data_dir)
     if not (directory / "server-id").exists():
@@ -65,10 +66,17 @@ def recover(data_dir: Path | str, new_config: Config) -> Recovery:
         store = LogStore(opened.log_path, recycle_wal=False)
         try:
             found = store.recover()
+            snapshots = SnapshotStore(opened.snapshots_path, cluster_id=opened.cluster_id)
+            snapshot = snapshots.usable(found.prev_index).meta
+            reset = snapshot if snapshot and not _joins(found, snapshot) else None
+            if reset is not None:
+                found = Restored(found.hard_state, (), reset, reset.index, reset.term)
+            elif snapshot is not None:
+                found = replace(found, snapshot=snapshot)
             if not (found.entries or found.prev_index):
                 raise NotFound(f"the log in {directory} is empty", hint="start the server; it joins or bootstraps")
             recovery = _plan(found, opened.server_id, new_config)
-            store.write([_write(recovery)])
+            store.write([_write(recovery, reset)])
         finally:
             store.close()
     return recovery
@@ -96,7 +104,7 @@ def _check(config: Config, server_id: str) -> None:
 def _plan(found: Restored, server_id: str, new_config: Config) -> Recovery:
     last_index = found.prev_index + len(found.entries)
     last_term = found.entries[-1].term if found.entries else found.prev_term
-    known = max(found.hard_state.commit, found.prev_index)
+    known = max(found.hard_state.commit, found.prev_index, found.snapshot.index if found.snapshot else 0)
     return Recovery(
         server_id=server_id,
         index=last_index + 1,
@@ -107,9 +115,18 @@ def _plan(found: Restored, server_id: str, new_config: Config) -> Recovery:
     )
 
 
-def _write(recovery: Recovery) -> StoreWrite:
+def _joins(found: Restored, snapshot: SnapshotMeta) -> bool:
+    """Whether the log holds the very entry the snapshot ends with. If not, a crash came before it made way for it."""
+    if snapshot.index == found.prev_index:
+        return snapshot.term == found.prev_term
+    at = snapshot.index - found.prev_index - 1
+    return at < len(found.entries) and found.entries[at].term == snapshot.term
+
+
+def _write(recovery: Recovery, reset: SnapshotMeta | None) -> StoreWrite:
     entry = Entry(recovery.index, recovery.term, EntryKind.CONFIG, encode_config(recovery.new_config))
-    return StoreWrite(number=1, hard_state=HardState(recovery.term, None, recovery.index), append=(entry,))
+    hard_state = HardState(recovery.term, None, recovery.index)
+    return StoreWrite(number=1, hard_state=hard_state, reset=reset, append=(entry,))
 
 
 def _config_in_force(found: Restored) -> Config:

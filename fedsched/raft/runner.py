@@ -282,6 +282,10 @@ class RaftRunner:
         return self._role.role == "leader"
 
     @property
+    def open_proposals(self) -> int:
+        return len(self._proposals)
+
+    @property
     def role(self) -> RoleChange:
         return self._role
 

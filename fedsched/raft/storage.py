@@ -130,7 +130,7 @@ class LogStore:
         with self._failing("opening"):
             try:
                 return self._recover()
-            except (sqlite3.Error, DamagedStore) as error:
+            except (sqlite3.Error, UnicodeDecodeError, DamagedStore) as error:  # a complaint may itself be garbled
                 if isinstance(error, sqlite3.Error) and _primary_code(error) in _WEATHER:
                     raise
                 self._let_go(close=True)
@@ -400,7 +400,7 @@ class LogStore:
             self._failed = _failure(self._path, doing, error)
             if self._connection is not None:
                 _keep_for_ever(self._connection)
-            if isinstance(error, (sqlite3.Error, OSError)):
+            if isinstance(error, (sqlite3.Error, UnicodeDecodeError, OSError)):
                 raise self._failed from error
             raise
 

@@ -34,6 +34,9 @@ SEND_STALL_S: Final = 5.0
 REDIAL_S: Final = (0.05, 1.0)
 """First and largest pause between two dials: a restarted peer is heard within a heartbeat, a dead one costs little."""
 
+CALLERS_MAX: Final = 32
+"""Servers that dialled us and may be dialled back without being in the config; far more than a region has."""
+
 _LENGTH = struct.Struct(">I")
 
 Dial = Callable[[ServerInfo], Awaitable[trio.abc.Stream]]
@@ -92,7 +95,7 @@ class OutgoingLink:
         with trio.fail_after(HANDSHAKE_S):
             stream = await self._transport.dial(self.peer)
             try:
-                await say_hello(stream, self._transport.cluster_id, self._transport.server_id, self.peer.id)
+                await say_hello(stream, self._transport.cluster_id, self._transport.me, self.peer.id)
             except BaseException:
                 await trio.aclose_forcefully(stream)
                 raise
@@ -126,7 +129,7 @@ class Transport:
 
     def __init__(
         self,
-        server_id: str,
+        me: ServerInfo,
         *,
         dial: Dial,
         env: Env,
@@ -136,7 +139,7 @@ class Transport:
         adopt_cluster: Callable[[str], Awaitable[bool]],
         cluster_id: str = "",
     ) -> None:
-        self.server_id = server_id
+        self.me = me
         self.cluster_id = cluster_id
         self.dial = dial
         self.log = log
@@ -144,6 +147,9 @@ class Transport:
         self.on_unreachable = on_unreachable
         self._on_messages = on_messages
         self._adopt_cluster = adopt_cluster
+        self._members: dict[str, ServerInfo] = {}
+        self._callers: dict[str, ServerInfo] = {}
+        """Servers that dialled us, whether or not our config knows them: whoever asks for a vote gets an answer."""
         self._links: dict[str, OutgoingLink] = {}
         self._nursery: trio.Nursery | None = None
         self.foreign_messages = 0
@@ -158,8 +164,13 @@ class Transport:
             await trio.sleep_forever()
 
     def set_peers(self, servers: Iterable[ServerInfo]) -> None:
-        """Keep a link to each of these (but ourselves) and to nobody else."""
-        wanted = {server.id: server for server in servers if server.id != self.server_id}
+        """Keep a link to each of these (but ourselves), and to whoever else talks to us."""
+        self._members = {server.id: server for server in servers}
+        self._adjust()
+
+    def _adjust(self) -> None:
+        wanted = {**self._callers, **self._members}
+        wanted.pop(self.me.id, None)
         for server_id, link in list(self._links.items()):
             if wanted.get(server_id) != link.peer:
                 link.scope.cancel()
@@ -183,7 +194,18 @@ class Transport:
         """Hear one peer out on a connection it dialled. Returns or raises when that connection is over."""
         reader = PacketReader(stream)
         with trio.fail_after(HANDSHAKE_S):
-            sender = await self._greet(stream, reader)
+            caller = await self._greet(stream, reader)
+        if len(self._callers) < CALLERS_MAX:
+            self._callers[caller.id] = caller
+            self._adjust()
+        try:
+            await self._hear_out(reader, caller.id)
+        finally:
+            if self._callers.get(caller.id) is caller:
+                del self._callers[caller.id]
+                self._adjust()
+
+    async def _hear_out(self, reader: PacketReader, sender: str) -> None:
         while True:
             packets = await reader.receive(MESSAGE_BYTES_MAX)
             if not packets:
@@ -191,33 +213,34 @@ class Transport:
             messages: list[Message] = []
             for packet in packets:
                 cluster_id, message = decode_message(packet)
-                if cluster_id != self.cluster_id or message.to != self.server_id or message.sender != sender:
+                if cluster_id != self.cluster_id or message.to != self.me.id or message.sender != sender:
                     self.foreign_messages += 1
                 else:
                     messages.append(message)
             self._on_messages(messages)
 
-    async def _greet(self, stream: trio.abc.Stream, reader: PacketReader) -> str:
+    async def _greet(self, stream: trio.abc.Stream, reader: PacketReader) -> ServerInfo:
         """Check who calls; answer yes, or no with the reason."""
+        caller = ServerInfo("", "", "")
         packets = await reader.receive(HELLO_BYTES_MAX, one=True)
         if not packets:
             raise BadMessage("the connection closed before its hello")
         match cbor.loads(packets[0]):
-            case [int(protocol), str(cluster_id), str(sender), str(to)]:
+            case [int(protocol), str(cluster_id), str(to), str(server_id), str(name), str(address)]:
+                caller = ServerInfo(server_id, name, address)
                 why = await self._why_not(protocol, cluster_id, to)
             case other:
                 why = f"that is no hello: {str(other)[:60]}"
-                sender = ""
         await _send_packet(stream, cbor.dumps(why))
         if why:
             raise LinkRefused(why)
-        return sender
+        return caller
 
     async def _why_not(self, protocol: int, cluster_id: str, to: str) -> str:
         if protocol != PROTOCOL:
             return f"raft protocol {protocol} is not spoken here, only {PROTOCOL}"
-        if to != self.server_id:
-            return f"server {to} is not here; this is {self.server_id} (its data directory may have been wiped)"
+        if to != self.me.id:
+            return f"server {to} is not here; this is {self.me.id} (its data directory may have been wiped)"
         if cluster_id != self.cluster_id and not (cluster_id and await self._adopt_cluster(cluster_id)):
             return f"cluster {cluster_id!r} is not ours ({self.cluster_id or 'none yet'!r})"
         return ""
@@ -263,9 +286,9 @@ class PacketReader:
         return packets
 
 
-async def say_hello(stream: trio.abc.Stream, cluster_id: str, server_id: str, to: str) -> None:
+async def say_hello(stream: trio.abc.Stream, cluster_id: str, me: ServerInfo, to: str) -> None:
     """Introduce ourselves to the server `to`; raises `LinkRefused` with its reason if it will not listen."""
-    await _send_packet(stream, cbor.dumps([PROTOCOL, cluster_id, server_id, to]))
+    await _send_packet(stream, cbor.dumps([PROTOCOL, cluster_id, to, me.id, me.name, me.address]))
     packets = await PacketReader(stream).receive(HELLO_BYTES_MAX, one=True)
     if not packets:
         raise trio.BrokenResourceError("closed during the hello")

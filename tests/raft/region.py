@@ -1,8 +1,8 @@
 """A region of cores with pretended disks and wires, stepped by hand.
 
-Everything waits until told to go on: messages lie on the wire until delivered, writes lie in a queue until synced (unless
-the disk runs freely, which is the default). Nothing is random. Tests and the text scripts use it; the simulator has its
-own, much nastier world.
+Everything waits until told to go on: messages lie on the wire until delivered, writes lie in a queue until synced
+(unless the disk runs freely, which is the default). Nothing is random. Tests and the text scripts use it; the simulator
+has its own, much nastier world.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ def a_config(voters: str = "", learners: str = "", outgoing: str = "") -> Config
 def a_log(terms: Iterable[int], *, after: int = 0) -> tuple[Entry, ...]:
     """Command entries with these terms: `a_log([1, 1, 2])`."""
     return tuple(
-        Entry(index, term, EntryKind.COMMAND, f"i{index}".encode())
-        for index, term in enumerate(terms, start=after + 1)
+        Entry(index, term, EntryKind.COMMAND, f"i{index}".encode()) for index, term in enumerate(terms, start=after + 1)
     )
 
 
@@ -217,15 +216,20 @@ class Region:
     def elect(self, server_id: str) -> None:
         """Let this server's patience run out, and deliver everything."""
         self.expire(server_id)
-        while self.core(server_id).role == "follower":
+        core = self.core(server_id)
+        assert self.servers[server_id].is_up, f"{server_id} is down"
+        assert core.office is None, f"{server_id} leads already"
+        asked, elected = core.counters["prevotes_asked"], core.counters["elections"]
+        while (core.counters["prevotes_asked"], core.counters["elections"]) == (asked, elected):
             self.tick(server_id)
         self.deliver()
 
     def expire(self, *but: str) -> None:
         """So much time passes that no follower (but these) counts on its leader any more; nobody campaigns yet."""
         for other, server in self.servers.items():
-            while other not in but and server.core.role == "follower" and server.core._elapsed < self.settings.election_ticks:
-                self.tick(other)
+            if other not in but and server.is_up and server.core.role == "follower":
+                while server.core._elapsed < self.settings.election_ticks:
+                    self.tick(other)
 
     def settle(self, ticks: int | None = None) -> None:
         """Time passes for everybody while all messages arrive."""

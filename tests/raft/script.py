@@ -85,8 +85,8 @@ class Script:
     # ------------------------------------------------------------------ making
 
     def do_servers(self, voters: str, *options: str) -> None:
-        """servers 123 learners=4 fresh=5 election=10 window=2 log=1:2,2,3 term=1:3 vote=1:2"""
-        learners = fresh = ""
+        """servers 123 leader=1 learners=4 fresh=5 log=1:2,2,3 term=1:3 vote=1:2 message_bytes=30 (any setting)"""
+        learners = fresh = leader = ""
         logs: dict[str, tuple[Entry, ...]] = {}
         terms: dict[str, int] = {}
         votes: dict[str, str] = {}
@@ -98,6 +98,8 @@ class Script:
                 learners = value
             elif name == "fresh":
                 fresh = value
+            elif name == "leader":
+                leader = value
             elif name == "log":
                 logs[server_id] = a_log([int(term) for term in detail.split(",")], after=1)
             elif name == "term":
@@ -110,6 +112,9 @@ class Script:
         self.region = Region(
             voters, learners=learners, fresh=fresh, settings=CoreSettings(**limits), logs=logs, hard=hard
         )
+        if leader:
+            self.region.elect(leader)
+            self.region.settle()
         self.region.story.clear()
 
     def do_fresh(self, server_id: str) -> None:
@@ -210,6 +215,13 @@ class Script:
     def do_snapshot(self, server_id: str, compact_to: str = "") -> None:
         self.region.snapshot(server_id, int(compact_to) if compact_to else None)
 
+    def do_offer(self, link: str) -> None:
+        """offer 1->3: 1 offers its newest snapshot out of turn."""
+        sender, to = link.split("->")
+        core = self.region.core(sender)
+        assert core.snapshot is not None
+        self.region.step(SnapshotOffer(sender=sender, to=to, term=core.term, meta=core.snapshot))
+
     def do_fetched(self, server_id: str) -> None:
         self.region.fetched(server_id)
 
@@ -230,7 +242,7 @@ class Script:
             vote = f" vote={core.vote}" if core.vote else ""
             self.say(
                 f"{server_id} {status.role} term={status.term}{vote} commit={status.commit} "
-                f"durable={status.durable} applied={status.applied} log={start}{log}"
+                f"durable={status.durable} applied={status.applied} log={start}{log}".rstrip()
             )
 
     def do_config(self, server_id: str) -> None:

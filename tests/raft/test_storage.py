@@ -288,13 +288,14 @@ def test_a_mark_that_cannot_be_written_ends_the_store(tmp_path: Path, monkeypatc
 
 
 def test_a_checkpoint_that_could_not_move_everything_ends_the_store(
-    broken: tuple[LogStore, FailingConnection],
+    broken: tuple[LogStore, FailingConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, failing = broken
-    failing._statement = "PRAGMA wal_checkpoint"
+    real = failing._connection
+    monkeypatch.setattr(failing, "execute", lambda _: real.execute("SELECT 0, 5, 3"), raising=False)
     store._wal_bytes_max = 0
 
-    with pytest.raises(StoreFailed, match="folding the write-ahead log in"):
+    with pytest.raises(StoreFailed, match="folding the write-ahead log in: only 3 of 5 frames"):
         store.tidy(is_idle=True)
 
 
@@ -417,3 +418,11 @@ def test_an_entry_that_vanished_while_running_ends_the_store(tmp_path: Path) -> 
         store.read(3, 1000)
     with pytest.raises(StoreFailed, match="failed earlier"):
         store.write([a_write(an_entry(5))])
+
+
+def test_a_log_written_by_version_1_is_still_read(tmp_path: Path) -> None:
+    golden = Path(__file__).parents[2] / "fixtures" / "raft_store"
+    for suffix in ("db", "db.mark"):
+        (tmp_path / f"log.{suffix}").write_bytes((golden / f"version-1.{suffix}").read_bytes())
+
+    assert recovered(tmp_path) == Restored(HardState(3, "b", 18), entries(6, 20), a_mark(9), 5, 1)

@@ -1,0 +1,161 @@
+"""Region files: one TOML file per region says which servers it has. `fedsched dev` boots all it finds in `regions/`.
+
+    name = "eu"
+    datacenter = "dc1"
+
+    [[servers]]
+    name = "eu-1"
+    ports = { http = 4646, rpc = 4647, serf = 4648 }
+
+Ports may be left out: the system then chooses free ones.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from fedsched.agent.config import AgentConfig, Ports, ServerJoin, ServerSettings, TlsSettings
+from fedsched.agent.settings import BadSetting, build, check_table, setting
+
+FILE_BYTES_MAX: Final = 256 * 1024
+SERVERS_MAX: Final = 9
+"""More voters make every write slower and protect against nothing that nine do not."""
+
+_ANY: Final = Ports(http=0, rpc=0, serf=0)
+
+
+@dataclass(frozen=True)
+class RegionServer:
+    """One server of a region."""
+
+    name: str = setting("", "unique name of the server in its region")
+    ports: Ports = setting(_ANY, "ports to listen on; left out or 0 means any free one")  # noqa: RUF009 (a frozen section)
+
+
+@dataclass(frozen=True)
+class _RegionHead:
+    """What a region file says besides its servers."""
+
+    name: str = setting("", "name of the region")
+    datacenter: str = setting("dc1", "datacenter label of its servers")
+    bind_addr: str = setting("127.0.0.1", "address its servers listen on")
+    tls: TlsSettings = setting(TlsSettings(), "certificates of its servers")  # noqa: RUF009 (a frozen section)
+
+
+@dataclass(frozen=True)
+class RegionFile:
+    """A region as its file describes it."""
+
+    name: str
+    datacenter: str
+    bind_addr: str
+    tls: TlsSettings
+    servers: tuple[RegionServer, ...]
+
+    def agent_config(self, server: RegionServer, data_root: str | Path, join: tuple[str, ...] = ()) -> AgentConfig:
+        """Give one server's settings. It joins `join`, or else those of the others whose ports are fixed."""
+        others = join or tuple(
+            f"{self.bind_addr}:{other.ports.rpc}" for other in self.servers if other is not server and other.ports.rpc
+        )
+        return AgentConfig(
+            name=server.name,
+            region=self.name,
+            datacenter=self.datacenter,
+            data_dir=str(Path(data_root) / self.name / server.name),
+            bind_addr=self.bind_addr,
+            ports=server.ports,
+            tls=self.tls,
+            server=ServerSettings(
+                enabled=True,
+                bootstrap_expect=len(self.servers),
+                server_join=ServerJoin(retry_join=others, retry_interval_s=1.0),
+                ballast_size_bytes=0,
+            ),
+        )
+
+    def on_any_ports(self) -> RegionFile:
+        """Give the same region with free ports everywhere, for tests and for a second copy beside a running one."""
+        return replace(self, servers=tuple(replace(server, ports=_ANY) for server in self.servers))
+
+
+def read_region(path: str | Path) -> RegionFile:
+    """Read one region file; raises `BadSetting` naming the file, the key and the value."""
+    file = Path(path)
+    table = _table_of(file)
+    servers = table.pop("servers", [])
+    if not isinstance(servers, list) or not all(isinstance(one, Mapping) for one in servers):
+        raise BadSetting(f"{file}: servers is not a list of tables", hint="begin each server with [[servers]]")
+    head = build(_RegionHead, check_table(_RegionHead, table, str(file)))
+    found = tuple(
+        build(RegionServer, _server_values(one, f"{file}", f"servers[{number}].")) for number, one in enumerate(servers)
+    )
+    _check(file, head, found)
+    return RegionFile(head.name, head.datacenter, head.bind_addr, head.tls, found)
+
+
+def read_regions(directory: str | Path) -> tuple[RegionFile, ...]:
+    """Read every region file of a directory, by file name; two files must not claim the same region or port."""
+    files = sorted(file for file in Path(directory).glob("*.toml") if file.is_file())
+    if not files:
+        raise BadSetting(f"{directory}: no region files", hint="a region file is a *.toml with a name and [[servers]]")
+    regions = tuple(read_region(file) for file in files)
+    names: dict[str, Path] = {}
+    ports: dict[tuple[str, int], str] = {}
+    for file, region in zip(files, regions, strict=True):
+        first = names.setdefault(region.name, file)
+        if first is not file:
+            raise BadSetting(f"{file}: region {region.name} is already described by {first}", hint="rename one of them")
+        for server in region.servers:
+            _check_ports(file, region.bind_addr, server, ports)
+    return regions
+
+
+def _table_of(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise BadSetting(f"{file}: larger than {FILE_BYTES_MAX} bytes", hint="is this a region file?")
+        return tomllib.loads(data.decode())
+    except OSError as error:
+        raise BadSetting(f"{file}: cannot be read: {error.strerror}", hint="name a region file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSetting(f"{file}: not valid TOML: {error}", hint="region files are written in TOML") from error
+
+
+def _server_values(table: Mapping[str, Any], source: str, path: str) -> dict[str, Any]:
+    checked = check_table(RegionServer, table, source, path)
+    if "ports" in checked:
+        checked["ports"] = {"http": 0, "rpc": 0, "serf": 0} | checked["ports"]
+    return checked
+
+
+def _check(file: Path, head: _RegionHead, servers: tuple[RegionServer, ...]) -> None:
+    if not head.name:
+        raise BadSetting(f"{file}: the region has no name", hint=f'begin with name = "{file.stem}"')
+    if not 1 <= len(servers) <= SERVERS_MAX:
+        raise BadSetting(
+            f"{file}: region {head.name} has {len(servers)} servers",
+            hint=f"1 to {SERVERS_MAX}, best 3, each with [[servers]]",
+        )
+    seen: set[str] = set()
+    for number, server in enumerate(servers):
+        if not server.name or server.name in seen:
+            what = f'"{server.name}" twice' if server.name else "no name"
+            raise BadSetting(f"{file}: servers[{number}] has {what}", hint="every server needs a name of its own")
+        seen.add(server.name)
+
+
+def _check_ports(file: Path, host: str, server: RegionServer, taken: dict[tuple[str, int], str]) -> None:
+    for service in ("http", "rpc", "serf"):
+        port = getattr(server.ports, service)
+        who = f"{server.name} {service}"
+        first = taken.setdefault((host, port), who)
+        if port and first != who:
+            raise BadSetting(
+                f"{file}: port {port} of {who} is taken by {first}", hint="leave ports out to have free ones chosen"
+            )

@@ -1,0 +1,264 @@
+"""How a setting is declared, and how values for it are checked.
+
+A section of the configuration is a frozen dataclass whose fields are made with `setting`. The declaration gives the
+file key, the flag, the environment variable, the checks and the reference text; nothing about a setting is written
+anywhere else. Inside, durations are seconds (`retry_interval_s`) and sizes bytes (`ballast_size_bytes`); in the file
+the key is the name without the unit and the value a text such as "30s" or "64MiB".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from fedsched.model.errors import BadRequest
+from fedsched.model.units import parse_duration, parse_size
+
+T = TypeVar("T")
+
+
+class BadSetting(BadRequest):
+    """A setting that is wrong or unknown; the message names file (or flag, or variable), key and value."""
+
+    code = "bad_setting"
+
+
+class Kind(enum.Enum):
+    """What is written in the file; the value is what a message calls it."""
+
+    TEXT = "a text"
+    BOOL = "true or false"
+    INT = "a whole number"
+    NUMBER = "a number"
+    DURATION = 'a duration such as "30s"'
+    SIZE = 'a size such as "64MiB"'
+    TEXTS = "a list of texts"
+    TEXT_MAP = "a table of texts"
+    SECTION = "a section"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known about one setting."""
+
+    attr: str
+    key: str
+    kind: Kind
+    default: Any
+    doc: str
+    flag: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    section: type[Any] | None = None
+
+
+def setting(
+    default: T,
+    doc: str,
+    *,
+    flag: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> T:
+    """Declare one setting; `low` and `high` are the allowed bounds, `flag` the name of its own flag, if it has one."""
+    notes = {"doc": doc, "flag": flag, "low": low, "high": high, "choices": choices}
+    if isinstance(default, Mapping):
+        return dataclasses.field(default_factory=lambda: types.MappingProxyType({}), metadata=notes)  # type: ignore[return-value]
+    return dataclasses.field(default=default, metadata=notes)
+
+
+def settings_of(section: type[Any]) -> Mapping[str, Setting]:
+    """Read the declarations of a section, by file key, in their order."""
+    hints = get_type_hints(section)
+    found = [_read(info, hints[info.name]) for info in dataclasses.fields(section)]
+    return {one.key: one for one in found}
+
+
+def all_settings(section: type[Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Setting]:
+    """Give every setting below a section by its path of keys, sections left out."""
+    flat: dict[tuple[str, ...], Setting] = {}
+    for key, one in settings_of(section).items():
+        if one.section is None:
+            flat[(*path, key)] = one
+        else:
+            flat |= all_settings(one.section, (*path, key))
+    return flat
+
+
+def check_table(section: type[Any], table: Mapping[str, Any], source: str, path: str = "") -> dict[str, Any]:
+    """Turn one file's table into checked values by attribute name, nested; the first wrong one raises `BadSetting`."""
+    known = settings_of(section)
+    checked: dict[str, Any] = {}
+    for key, value in table.items():
+        where = f"{path}{key}"
+        one = known.get(key)
+        if one is None:
+            raise _unknown(source, path, key, value, list(known))
+        if one.section is None:
+            checked[one.attr] = check_value(one, value, source, where)
+        elif isinstance(value, Mapping):
+            checked[one.attr] = check_table(one.section, value, source, f"{where}.")
+        else:
+            raise _wrong(one, value, source, where)
+    return checked
+
+
+def check_value(one: Setting, value: Any, source: str, where: str) -> Any:
+    """Check one value as a TOML file gives it."""
+    converted = _converted(one, value, source, where)
+    if one.choices and converted not in one.choices:
+        raise BadSetting(
+            f"{source}: {where} = {_shown(value)} is none of {', '.join(one.choices)}",
+            hint=_did_you_mean(str(value), one.choices),
+        )
+    if one.low is not None and converted < one.low:
+        raise BadSetting(f"{source}: {where} = {_shown(value)} is too small", hint=f"at least {one.low:g}")
+    if one.high is not None and converted > one.high:
+        raise BadSetting(f"{source}: {where} = {_shown(value)} is too large", hint=f"at most {one.high:g}")
+    return converted
+
+
+def check_text(one: Setting, text: str, source: str, where: str) -> Any:
+    """Check one value as a flag or an environment variable gives it: always a text."""
+    value: Any = text
+    match one.kind:
+        case Kind.BOOL:
+            value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+        case Kind.INT | Kind.NUMBER:
+            value = _number_or_text(text, one.kind)
+        case Kind.TEXTS:
+            value = [part.strip() for part in text.split(",") if part.strip()]
+        case Kind.TEXT_MAP:
+            pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+            value = {key.strip(): rest.strip() for key, equals, rest in pairs if equals}
+            if len(value) != len(pairs):
+                raise _wrong(one, text, source, where)
+    return check_value(one, value, source, where)
+
+
+def build(section: type[T], checked: Mapping[str, Any]) -> T:
+    """Make the section from checked values; what is not there keeps its default."""
+    values: dict[str, Any] = {}
+    for one in settings_of(section).values():
+        if one.attr in checked:
+            given = checked[one.attr]
+            values[one.attr] = given if one.section is None else build(one.section, given)
+    return section(**values)
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay one set of checked values over another: sections are merged, everything else is replaced."""
+    merged = dict(under)
+    for attr, value in over.items():
+        below = merged.get(attr)
+        both = isinstance(value, dict) and isinstance(below, dict)
+        merged[attr] = merge(below, value) if both and below is not None else value
+    return merged
+
+
+def nearest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
+    """Give the known name that a slip of the fingers most likely meant."""
+    close = get_close_matches(word.lower(), [name.lower() for name in known], n=1, cutoff=0.6)
+    return next((name for name in known if close and name.lower() == close[0]), None)
+
+
+def _read(info: dataclasses.Field[Any], hint: Any) -> Setting:
+    kind = _kind_of(info.name, hint)
+    key = info.name
+    if kind is Kind.DURATION:
+        key = key.removesuffix("_s")
+    elif kind is Kind.SIZE:
+        key = key.removesuffix("_bytes")
+    default = info.default if info.default is not dataclasses.MISSING else types.MappingProxyType({})
+    section = hint if kind is Kind.SECTION else None
+    return Setting(attr=info.name, key=key, kind=kind, default=default, section=section, **info.metadata)
+
+
+def _kind_of(name: str, hint: Any) -> Kind:
+    if dataclasses.is_dataclass(hint):
+        return Kind.SECTION
+    if hint is float and name.endswith("_s"):
+        return Kind.DURATION
+    if hint is int and name.endswith("_bytes"):
+        return Kind.SIZE
+    if get_origin(hint) is tuple and get_args(hint)[0] is str:
+        return Kind.TEXTS
+    if get_origin(hint) is Mapping:
+        return Kind.TEXT_MAP
+    return {str: Kind.TEXT, bool: Kind.BOOL, int: Kind.INT, float: Kind.NUMBER}[hint]
+
+
+def _converted(one: Setting, value: Any, source: str, where: str) -> Any:
+    match one.kind, value:
+        case Kind.TEXT, str():
+            return value
+        case Kind.BOOL, bool():
+            return value
+        case ((Kind.INT | Kind.NUMBER | Kind.DURATION | Kind.SIZE), bool()):
+            pass
+        case Kind.INT, int():
+            return value
+        case Kind.NUMBER, int() | float():
+            return float(value)
+        case Kind.SIZE, int():
+            return value
+        case Kind.DURATION, str():
+            return _parsed(parse_duration, one, value, source, where)
+        case Kind.SIZE, str():
+            return _parsed(parse_size, one, value, source, where)
+        case Kind.TEXTS, list() if all(isinstance(item, str) for item in value):
+            return tuple(value)
+        case Kind.TEXT_MAP, Mapping() if all(isinstance(item, str) for item in value.values()):
+            return types.MappingProxyType(dict(value))
+    raise _wrong(one, value, source, where)
+
+
+def _parsed(parse: Any, one: Setting, value: str, source: str, where: str) -> Any:
+    try:
+        return parse(value)
+    except BadRequest as error:
+        raise _wrong(one, value, source, where) from error
+
+
+def _number_or_text(text: str, kind: Kind) -> int | float | str:
+    try:
+        return int(text) if kind is Kind.INT else float(text)
+    except ValueError:
+        return text
+
+
+def _wrong(one: Setting, value: Any, source: str, where: str) -> BadSetting:
+    return BadSetting(f"{source}: {where} = {_shown(value)} is not {one.kind.value}", hint=one.doc)
+
+
+def _unknown(source: str, path: str, key: str, value: Any, known: list[str]) -> BadSetting:
+    inside = f"section {path.removesuffix('.')}" if path else "the top level"
+    return BadSetting(
+        f"{source}: unknown setting {path}{key} = {_shown(value)}",
+        hint=_did_you_mean(key, known, path) or f"known in {inside}: {', '.join(sorted(known))}",
+    )
+
+
+def _did_you_mean(word: str, known: list[str] | tuple[str, ...], path: str = "") -> str:
+    close = nearest(word, known)
+    return f"did you mean {path}{close}?" if close else ""
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            text = f'"{value}"'
+        case Mapping():
+            text = "{...}"
+        case _:
+            text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,1 @@
+"""The command line: argv to verb, plus the verbs that start things."""

@@ -1,0 +1,99 @@
+"""The server port: one listener for Raft, for calls between servers, and for whoever else connects by mistake.
+
+What arrives is nobody's friend until it has said which protocol it speaks. Everything before that is bounded in time,
+bytes and number; what goes wrong on one connection ends that connection and is counted, nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from fedsched.model.errors import FedschedError
+from fedsched.raft.wire import BadMessage
+from fedsched.rpc.server_side import CallServer
+from fedsched.server.peers import SERVER_LIMITS
+from fedsched.server.tls import TlsContexts
+from fedsched.telemetry.log import Logger
+from fedsched.telemetry.metrics import Registry, counter, gauge
+from fedsched.wire.carrier import CarrierClosed
+from fedsched.wire.errors import ProtocolViolation
+from fedsched.wire.link import Link
+from fedsched.wire.stream import Preamble, StreamCarrier, read_preamble
+
+REFUSED: Final = counter("server.connections_refused", "connections closed for what they sent, or for being too many")
+OPEN: Final = gauge("server.connections", "open connections on the server port")
+_BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, OSError)
+
+
+class ServerDoor:
+    """Serves the connections of one server port."""
+
+    def __init__(
+        self,
+        *,
+        calls: CallServer,
+        raft: Callable[[trio.abc.Stream], Awaitable[None]],
+        tls: TlsContexts | None,
+        connections_max: int,
+        handshake_s: float,
+        metrics: Registry,
+        log: Logger,
+    ) -> None:
+        self._calls = calls
+        self._raft = raft
+        self._tls = tls
+        self._connections_max = connections_max
+        self._handshake_s = handshake_s
+        self._open = 0
+        self._refused = metrics.counter(REFUSED)
+        self._gauge = metrics.gauge(OPEN)
+        self._log = log
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """One connection, from accept to close. Never raises for anything the other side does."""
+        if self._open >= self._connections_max:
+            self._refused.add()
+            await trio.aclose_forcefully(stream)
+            return
+        self._open += 1
+        self._gauge.set(self._open)
+        try:
+            await self._serve(stream)
+        except (FedschedError, CarrierClosed, BadMessage) as refusal:
+            self._refused.add()
+            self._log.debug("connection_closed", peer=_name(stream), why=str(refusal))
+        except _BROKEN as weather:
+            self._log.debug("connection_lost", peer=_name(stream), why=repr(weather))
+        finally:
+            self._open -= 1
+            self._gauge.set(self._open)
+            await trio.aclose_forcefully(stream)
+
+    async def _serve(self, socket_stream: trio.SocketStream) -> None:
+        peer = _name(socket_stream)
+        stream: trio.abc.Stream = socket_stream
+        with trio.fail_after(self._handshake_s):
+            if self._tls is not None:
+                tls_stream = trio.SSLStream(socket_stream, self._tls.listening, server_side=True)
+                await tls_stream.do_handshake()
+                stream = tls_stream
+            preamble = await read_preamble(stream)
+        match preamble:
+            case Preamble.RAFT:
+                await self._raft(stream)
+            case Preamble.CALLS:
+                link = Link(StreamCarrier(stream, peer), is_opener=False, handler=self._calls, limits=SERVER_LIMITS)
+                closed = await link.run()
+                if closed.code == ProtocolViolation.code:
+                    self._refused.add()
+
+
+def _name(stream: trio.SocketStream) -> str:
+    try:
+        host, port = stream.socket.getpeername()[:2]
+    except OSError:
+        return "gone"
+    return f"{host}:{port}"

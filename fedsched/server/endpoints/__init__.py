@@ -1,0 +1,1 @@
+"""The handlers behind the method table, one module per noun."""

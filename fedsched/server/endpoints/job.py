@@ -1,0 +1,164 @@
+"""Jobs: admission before Raft, reads from this server's own state.
+
+Ids and times are stamped here, before the command is proposed: what `apply` does with it is the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import structs
+
+from fedsched.model.errors import NotFound
+from fedsched.model.evaluation import Evaluation, Trigger
+from fedsched.model.job import Job
+from fedsched.model.job_defaults import canonicalise
+from fedsched.model.job_problems import problems
+from fedsched.model.problem import InvalidJob
+from fedsched.model.summary import job_stub
+from fedsched.rpc.method import Method
+from fedsched.rpc.methods import job as methods
+from fedsched.rpc.server_side import CallContext, Handler
+from fedsched.server.desk import Desk
+from fedsched.server.paging import page_of
+from fedsched.state.store import State
+from fedsched.state.tables.evaluations import evaluation_write
+from fedsched.state.tables.jobs import JobDeregister, job_register
+
+
+class JobEndpoint:
+    """Answers `Job.*`."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def handlers(self) -> Mapping[Method[Any, Any], Handler]:
+        return {
+            methods.JOB_REGISTER: self.register,
+            methods.JOB_DEREGISTER: self.deregister,
+            methods.JOB_GET: self.get,
+            methods.JOB_LIST: self.list,
+            methods.JOB_VERSIONS: self.versions,
+            methods.JOB_EVALUATIONS: self.evaluations,
+        }
+
+    async def register(self, request: methods.JobRegisterRequest, context: CallContext) -> methods.JobWriteReply:
+        job = self._admitted(request.job, context)
+        if request.preserve_counts:
+            job = _with_counts_of(job, self._state.jobs.get(job.namespace, job.id))
+        evaluation = None
+        if not (job.is_periodic or job.is_parameterized):
+            evaluation = self._evaluation(job, Trigger.JOB_REGISTER, request.eval_priority)
+        command = job_register(
+            job,
+            evaluation=evaluation_write(evaluation) if evaluation else None,
+            enforce_index=request.enforce_index,
+            check_index=request.job_modify_index,
+        )
+        result = await self._desk.proposals.propose(command, request=context.meta.request_id)
+        context.reply_meta = structs.replace(context.reply_meta, index=result.index)
+        return methods.JobWriteReply(
+            eval_id=result.value["evaluation_id"],
+            eval_create_index=result.index if result.value["evaluation_id"] else 0,
+            job_modify_index=result.value["job_modify_index"],
+            index=result.index,
+        )
+
+    async def deregister(self, request: methods.JobDeregisterRequest, context: CallContext) -> methods.JobWriteReply:
+        namespace = _namespace(context)
+        job = self._state.jobs.get(namespace, request.job_id)
+        evaluation = None
+        if job is not None and not (job.is_periodic or job.is_parameterized):
+            evaluation = self._evaluation(job, Trigger.JOB_DEREGISTER, request.eval_priority)
+        command = JobDeregister(
+            namespace=namespace,
+            id=request.job_id,
+            purge=request.purge,
+            submit_time_ns=self._desk.proposals.now_ns(),
+            evaluation=evaluation_write(evaluation) if evaluation else None,
+        )
+        result = await self._desk.proposals.propose(command, request=context.meta.request_id)
+        context.reply_meta = structs.replace(context.reply_meta, index=result.index)
+        if not result.value["was_known"]:
+            raise _no_job(namespace, request.job_id)
+        return methods.JobWriteReply(
+            eval_id=result.value["evaluation_id"],
+            eval_create_index=result.index if result.value["evaluation_id"] else 0,
+            job_modify_index=result.value["job_modify_index"],
+            index=result.index,
+        )
+
+    async def get(self, request: methods.JobRequest, context: CallContext) -> methods.JobGetReply:
+        namespace = _namespace(context)
+        job = self._state.jobs.get(namespace, request.job_id)
+        if job is None:
+            raise _no_job(namespace, request.job_id)
+        return methods.JobGetReply(job=job)
+
+    async def list(self, request: methods.JobListRequest, context: CallContext) -> methods.JobListReply:
+        jobs = self._state.jobs
+        namespace = None if context.meta.namespace == "*" else _namespace(context)
+        rows, next_token = page_of(
+            jobs.scan(namespace), request, id_of=lambda row: row.id, token_of=lambda row: f"{row.namespace}.{row.id}"
+        )
+        stubs = tuple(job_stub(jobs.of_row(row), None, meta=request.meta) for row in rows)
+        return methods.JobListReply(jobs=stubs, next_token=next_token)
+
+    async def versions(self, request: methods.JobRequest, context: CallContext) -> methods.JobVersionsReply:
+        namespace = _namespace(context)
+        found = self._state.jobs.versions(namespace, request.job_id)
+        if not found:
+            raise _no_job(namespace, request.job_id)
+        return methods.JobVersionsReply(versions=tuple(found))
+
+    async def evaluations(self, request: methods.JobRequest, context: CallContext) -> methods.JobEvaluationsReply:
+        rows = self._state.evaluations.of_job(_namespace(context), request.job_id)
+        found = sorted((row.evaluation() for row in rows), key=lambda one: one.create_index, reverse=True)
+        return methods.JobEvaluationsReply(evaluations=tuple(found))
+
+    @property
+    def _state(self) -> State:
+        return self._desk.machine.store
+
+    def _admitted(self, job: Job, context: CallContext) -> Job:
+        """Fill in defaults and refuse what cannot run, naming every place that is wrong."""
+        namespace = context.meta.namespace
+        if namespace and namespace != "*" and job.namespace in ("", "default"):
+            job = structs.replace(job, namespace=namespace)
+        job = canonicalise(job, region=self._desk.region)
+        found = problems(job)
+        if found:
+            raise InvalidJob(found)
+        if self._state.places.namespaces.get(job.namespace) is None:
+            raise NotFound(f"namespace {job.namespace!r} does not exist", hint="`default` always does")
+        return structs.replace(job, submit_time_ns=self._desk.proposals.now_ns())
+
+    def _evaluation(self, job: Job, trigger: Trigger, priority: int) -> Evaluation:
+        now_ns = self._desk.proposals.now_ns()
+        return Evaluation(
+            id=self._desk.env.new_id(),
+            namespace=job.namespace,
+            priority=priority or job.priority,
+            type=job.type,
+            triggered_by=trigger,
+            job_id=job.id,
+            create_time_ns=now_ns,
+            modify_time_ns=now_ns,
+        )
+
+
+def _namespace(context: CallContext) -> str:
+    return context.meta.namespace or "default"
+
+
+def _no_job(namespace: str, job_id: str) -> NotFound:
+    return NotFound(f"job {job_id!r} not found in namespace {namespace!r}", hint="`fedsched job status` lists them")
+
+
+def _with_counts_of(job: Job, current: Job | None) -> Job:
+    if current is None or current.stop:
+        return job
+    counts = {group.name: group.count for group in current.task_groups}
+    groups = tuple(structs.replace(group, count=counts.get(group.name, group.count)) for group in job.task_groups)
+    return structs.replace(job, task_groups=groups)

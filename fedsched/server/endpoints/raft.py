@@ -1,0 +1,133 @@
+"""The server set, for operators; snapshots, for followers and for backups."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+import trio
+from msgspec import structs
+
+from fedsched.model.errors import BadRequest, NotFound
+from fedsched.model.region import RaftConfiguration, RaftServer, RegionHealth
+from fedsched.raft.membership import Remove, ServerInfo
+from fedsched.rpc.method import Empty, Method
+from fedsched.rpc.methods import autopilot as autopilot_methods
+from fedsched.rpc.methods import raft as methods
+from fedsched.rpc.server_side import CallContext, Handler
+from fedsched.server.desk import Desk
+from fedsched.server.leader.autopilot import AutopilotService
+
+CHUNK_BYTES: Final = 128 * 1024
+
+
+class RaftEndpoint:
+    """Answers `Raft.*` and `Autopilot.*`."""
+
+    def __init__(self, desk: Desk, autopilot: AutopilotService) -> None:
+        self._desk = desk
+        self._autopilot = autopilot
+
+    def handlers(self) -> Mapping[Method[Any, Any], Handler]:
+        return {
+            methods.RAFT_LIST_PEERS: self.list_peers,
+            methods.RAFT_REMOVE_PEER: self.remove_peer,
+            methods.RAFT_TRANSFER_LEADERSHIP: self.transfer_leadership,
+            methods.RAFT_STATUS: self.status,
+            methods.RAFT_SNAPSHOT_CHUNKS: self.snapshot_chunks,
+            autopilot_methods.AUTOPILOT_HEALTH: self.health,
+        }
+
+    async def list_peers(self, request: Empty, context: CallContext) -> RaftConfiguration:
+        core = self._desk.raft.core
+        leader = self._desk.raft.role.leader
+        servers = tuple(
+            RaftServer(
+                id=server.id,
+                node=server.name,
+                address=server.address,
+                leader=server.id == leader,
+                voter=core.config.is_voter(server.id),
+            )
+            for server in sorted(core.config.servers, key=lambda one: one.name)
+        )
+        return RaftConfiguration(servers=servers, index=core.history.index)
+
+    async def remove_peer(self, request: methods.PeerRequest, context: CallContext) -> methods.PeerReply:
+        peer = self._find(request)
+        index = await self._desk.raft.change_config(Remove(peer.id))
+        context.reply_meta = structs.replace(context.reply_meta, index=index)
+        self._desk.log.info("server_removed", server=peer.name, server_id=peer.id, why="operator")
+        return methods.PeerReply(id=peer.id, address=peer.address, index=index)
+
+    async def transfer_leadership(self, request: methods.PeerRequest, context: CallContext) -> methods.PeerReply:
+        peer = self._find(request) if request.id or request.address else None
+        await self._desk.raft.transfer_leadership(peer.id if peer else None)
+        leader_id = self._desk.raft.role.leader
+        leader = self._desk.raft.core.config.server(leader_id) if leader_id else None
+        return methods.PeerReply(id=leader.id if leader else "", address=leader.address if leader else "")
+
+    async def status(self, request: Empty, context: CallContext) -> methods.RaftStatusReply:
+        raft, store = self._desk.raft, self._desk.machine.store
+        status, tick_s = raft.core.status(), raft.settings.tick_s
+        return methods.RaftStatusReply(
+            server_id=status.server_id,
+            cluster_id=raft.transport.cluster_id,
+            role=status.role,
+            term=status.term,
+            leader=status.leader or "",
+            commit=status.commit,
+            applied=raft.applier.applied,
+            last=status.last,
+            last_term=status.last_term,
+            durable=status.durable,
+            first_index=status.first_index,
+            log_bytes=status.log_bytes,
+            snapshot_index=status.snapshot_index,
+            config_index=status.config_index,
+            state_index=store.index,
+            state_digest=store.digest().hex(),
+            last_contact_s=status.leader_contact_ticks * tick_s,
+            is_established=raft.is_established,
+            transferring_to=status.transferring_to or "",
+            peers=tuple(
+                methods.RaftPeerStatus(
+                    id=peer.id,
+                    match=peer.match,
+                    next=peer.next,
+                    mode=peer.mode,
+                    inflight=peer.inflight,
+                    inflight_bytes=peer.inflight_bytes,
+                    last_contact_s=peer.last_contact_ticks * tick_s,
+                    is_active=peer.is_active,
+                )
+                for peer in status.peers
+            ),
+            counters=dict(status.counters),
+        )
+
+    async def snapshot_chunks(
+        self, request: methods.SnapshotChunksRequest, context: CallContext
+    ) -> AsyncIterator[bytes]:
+        """The bytes of one of our snapshots, from an offset on; the follower verifies them as a whole."""
+        reader = await trio.to_thread.run_sync(self._desk.raft.snapshots.open, request.snapshot_id)
+        try:
+            offset = request.offset
+            while data := await trio.to_thread.run_sync(reader.read, offset, CHUNK_BYTES):
+                offset += len(data)
+                yield data
+        finally:
+            reader.close()
+
+    async def health(self, request: Empty, context: CallContext) -> RegionHealth:
+        return self._autopilot.health()
+
+    def _find(self, request: methods.PeerRequest) -> ServerInfo:
+        if not request.id and not request.address:
+            raise BadRequest("no server named", hint="give -peer-id, from `fedsched operator raft list-peers`")
+        servers = self._desk.raft.core.config.servers
+        for server in servers:
+            if request.id in (server.id, server.name) or request.address == server.address:
+                return server
+        known = ", ".join(f"{server.name} ({server.id})" for server in servers)
+        raise NotFound(f"no server {request.id or request.address!r} in this region", hint=f"there are {known}")

@@ -1,0 +1,116 @@
+"""Servers meeting, joining and leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import structs
+
+from fedsched.model.errors import BadRequest, Conflict
+from fedsched.raft.membership import AddLearner, Readdress, Remove, ServerInfo
+from fedsched.rpc.method import Empty, Method
+from fedsched.rpc.methods import server as methods
+from fedsched.rpc.methods import status as status_methods
+from fedsched.rpc.server_side import CallContext, Handler
+from fedsched.server.desk import Desk
+from fedsched.server.members import Members
+from fedsched.state.tables.meta import COMMAND_VERSION
+
+Greet = Callable[[methods.ServerHello], methods.ServerHello]
+
+
+class ServerEndpoint:
+    """Answers `Server.*` and `Status.*`."""
+
+    def __init__(self, desk: Desk, members: Members, greet: Greet) -> None:
+        self._desk = desk
+        self._members = members
+        self._greet = greet
+
+    def handlers(self) -> Mapping[Method[Any, Any], Handler]:
+        return {
+            methods.SERVER_MEMBERS: self.members,
+            methods.SERVER_HELLO: self.hello,
+            methods.SERVER_JOIN: self.join,
+            methods.SERVER_LEAVE: self.leave,
+            status_methods.STATUS_LEADER: self.leader,
+            status_methods.STATUS_PEERS: self.peers,
+        }
+
+    async def members(self, request: Empty, context: CallContext) -> methods.ServerMembersReply:
+        return methods.ServerMembersReply(
+            server_name=self._desk.me.name,
+            server_region=self._desk.region,
+            server_dc=self._desk.datacenter,
+            members=self._members.listed(self._desk.raft),
+        )
+
+    async def hello(self, request: methods.ServerHello, context: CallContext) -> methods.ServerHello:
+        return self._greet(request)
+
+    async def join(self, request: methods.ServerJoinRequest, context: CallContext) -> methods.ServerJoinReply:
+        """Take a server in as a learner; autopilot lets it vote once it has caught up and stayed healthy."""
+        raft = self._desk.raft
+        if request.version_max < COMMAND_VERSION:
+            raise BadRequest(
+                f"server {request.name} understands commands up to version {request.version_max}, "
+                f"this region uses {COMMAND_VERSION}",
+                hint="upgrade it first",
+            )
+        server = ServerInfo(request.id, request.name, request.address)
+        known = raft.core.config.server(request.id)
+        self._retire_former(server)
+        self._members.left.pop(request.id, None)
+        if known is None:
+            await raft.change_config(AddLearner(server))
+            self._desk.log.info("server_joined", server=server.name, server_id=server.id, address=server.address)
+        elif known != server:
+            await raft.change_config(Readdress(server))
+            self._desk.log.info("server_moved", server=server.name, address=server.address, was=known.address)
+        index = raft.core.history.index
+        context.reply_meta = structs.replace(context.reply_meta, index=index)
+        return methods.ServerJoinReply(
+            cluster_id=raft.transport.cluster_id, index=index, is_voter=raft.core.config.is_voter(server.id)
+        )
+
+    async def leave(self, request: methods.ServerLeaveRequest, context: CallContext) -> methods.ServerLeaveReply:
+        """Let a server go for good; the set of voters shrinks by one."""
+        raft = self._desk.raft
+        if raft.core.config.server(request.id) is None:
+            raise BadRequest(f"server {request.id!r} is not in this region", hint="`fedsched server members`")
+        self._members.say_goodbye(request.id)
+        index = await raft.change_config(Remove(request.id))
+        self._members.left.pop(request.id, None)
+        self._desk.log.info("server_left", server_id=request.id)
+        context.reply_meta = structs.replace(context.reply_meta, index=index)
+        return methods.ServerLeaveReply(index=index)
+
+    async def leader(self, request: Empty, context: CallContext) -> status_methods.LeaderReply:
+        raft = self._desk.raft
+        leader = raft.core.config.server(raft.role.leader) if raft.role.leader else None
+        if leader is None:
+            return status_methods.LeaderReply(term=raft.core.term)
+        return status_methods.LeaderReply(leader=leader.address, id=leader.id, name=leader.name, term=raft.core.term)
+
+    async def peers(self, request: Empty, context: CallContext) -> status_methods.PeersReply:
+        config = self._desk.raft.core.config
+        voters = (server.address for server in config.servers if config.is_voter(server.id))
+        return status_methods.PeersReply(peers=tuple(sorted(voters)))
+
+    def _retire_former(self, server: ServerInfo) -> None:
+        """A wiped server comes back with a new id at its old address: its former self is gone for good.
+
+        The same name at another address is somebody's mistake and is refused.
+        """
+        for other in self._desk.raft.core.config.servers:
+            if other.id == server.id:
+                continue
+            if other.address == server.address:
+                self._members.say_goodbye(other.id)
+                self._desk.log.warn("server_was_wiped", server=server.name, former_id=other.id, new_id=server.id)
+            elif other.name == server.name:
+                raise Conflict(
+                    f"there is a server named {server.name!r} already, with id {other.id} at {other.address}",
+                    hint=f"give the new one another name, or `fedsched operator raft remove-peer -peer-id {other.id}`",
+                )

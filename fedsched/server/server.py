@@ -1,0 +1,220 @@
+"""One server of a region: owns its data directory, its Raft, its port, and what runs on them.
+
+Start order: disk, state, port (so that the address is known), Raft, the rest. Stop order is the reverse, and a leader
+hands over first, so that a planned stop costs the region no election time-out.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Protocol
+
+import trio
+
+from fedsched.env.env import Env
+from fedsched.model.errors import FedschedError, Unavailable
+from fedsched.raft.assemble import OpenedDisk, load_snapshot, make_runner, open_disk
+from fedsched.raft.autopilot import AutopilotSettings
+from fedsched.raft.datadir import open_data_dir
+from fedsched.raft.membership import ServerInfo
+from fedsched.raft.messages import SnapshotOffer
+from fedsched.raft.runner import Office, RaftRunner, RunnerSettings
+from fedsched.raft.settings import CoreSettings
+from fedsched.rpc.caller import LocalCaller
+from fedsched.rpc.method import Method
+from fedsched.rpc.methods.raft import RAFT_SNAPSHOT_CHUNKS, SnapshotChunksRequest
+from fedsched.rpc.methods.server import SERVER_LEAVE, ServerLeaveRequest
+from fedsched.rpc.server_side import CallServer, Handler
+from fedsched.server.desk import Desk
+from fedsched.server.dialling import Dialer
+from fedsched.server.dispatch import Dispatch
+from fedsched.server.door import ServerDoor
+from fedsched.server.endpoints.agent import AgentEndpoint, AgentFacts
+from fedsched.server.endpoints.evaluation import EvaluationEndpoint
+from fedsched.server.endpoints.job import JobEndpoint
+from fedsched.server.endpoints.raft import RaftEndpoint
+from fedsched.server.endpoints.server import ServerEndpoint
+from fedsched.server.joining import Joining
+from fedsched.server.leader.autopilot import AutopilotService
+from fedsched.server.leader.office import hold_office
+from fedsched.server.machine import StateMachine
+from fedsched.server.members import Members, Self
+from fedsched.server.peers import PeerLinks
+from fedsched.server.proposals import Proposals
+from fedsched.server.raft_metrics import watch_raft
+from fedsched.server.settings import ServerOptions
+from fedsched.telemetry.log import Logger
+from fedsched.telemetry.metrics import Registry
+from fedsched.wire.stream import Preamble
+
+TICK_S = 0.05
+HAND_OVER_S = 2.0
+
+
+class Endpoint(Protocol):
+    """The handlers of one noun."""
+
+    def handlers(self) -> Mapping[Method[Any, Any], Handler]:
+        """What it answers."""
+
+
+class Server:
+    """A running server. `calls` answers everything that may be asked of it."""
+
+    def __init__(
+        self, options: ServerOptions, *, env: Env, log: Logger, metrics: Registry, facts: AgentFacts | None = None
+    ) -> None:
+        self.options = options
+        self._env = env
+        self._log = log
+        self._metrics = metrics
+        self._facts = facts or AgentFacts(name=options.name, region=options.region, datacenter=options.datacenter)
+        self.calls: CallServer
+        self.raft: RaftRunner
+        self.me: ServerInfo
+        self._office_services: list[AutopilotService] = []
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; says `started` when the port is bound and the log recovered."""
+        machine = StateMachine(self._log)
+        disk = await trio.to_thread.run_sync(self._open_disk, machine)
+        try:
+            for problem in disk.problems:
+                self._log.warn("snapshot_unusable", why=problem)
+            gc.collect()
+            gc.freeze()  # what was restored lives as long as the process: no collection needs to look at it again
+            await self._run(disk, machine, task_status)
+        finally:
+            with trio.move_on_after(HAND_OVER_S, shield=True):
+                await trio.to_thread.run_sync(disk.close, abandon_on_cancel=True)
+
+    async def stop(self) -> None:
+        """Get ready to be cancelled: a leader hands over, as far as there is time."""
+        if self.raft.is_leader and len(self.raft.core.config.voters) > 1:
+            try:
+                with trio.move_on_after(HAND_OVER_S):
+                    await self.raft.transfer_leadership()
+            except FedschedError as refused:
+                self._log.info("not_handed_over", why=str(refused))
+
+    async def leave(self) -> None:
+        """Leave the region for good; the others carry on with one voter less."""
+        try:
+            with trio.move_on_after(HAND_OVER_S):
+                await LocalCaller(self.calls).call(SERVER_LEAVE, ServerLeaveRequest(id=self.me.id))
+        except FedschedError as refused:
+            self._log.warn("not_left", why=str(refused))
+
+    def _open_disk(self, machine: StateMachine) -> OpenedDisk:
+        options = self.options
+        data_dir = open_data_dir(
+            options.data_dir, self._env.new_id, ballast_bytes=options.ballast_bytes, limits=options.space_limits
+        )
+        try:
+            disk = open_disk(data_dir)
+        except BaseException:
+            data_dir.close()
+            raise
+        load_snapshot(disk, machine)
+        return disk
+
+    async def _run(self, disk: OpenedDisk, machine: StateMachine, task_status: trio.TaskStatus[None]) -> None:
+        options = self.options
+        listeners = await _listen(options.rpc_host, options.rpc_port)
+        host, port = listeners[0].socket.getsockname()[:2]
+        self.me = ServerInfo(disk.data_dir.server_id, options.name, options.advertise or f"{host}:{port}")
+        dialer = Dialer(options.tls, options.peer_address_overrides)
+        peers = PeerLinks(dialer, server_id=self.me.id, log=self._log)
+        members = Members(Self(self.me.id, self.me.name, self.me.address, options.region, options.datacenter))
+        raft = self.raft = self._make_raft(disk, machine, dialer, peers)
+        desk = Desk(
+            me=self.me,
+            region=options.region,
+            datacenter=options.datacenter,
+            machine=machine,
+            raft=raft,
+            proposals=Proposals(raft, self._env),
+            peers=peers,
+            env=self._env,
+            metrics=self._metrics,
+            log=self._log,
+        )
+        joining = Joining(options, self.me, raft=raft, peers=peers, log=self._log)
+        autopilot = AutopilotService(raft, members, self._autopilot_settings, self._log)
+        self._office_services = [autopilot]
+        endpoints: list[Endpoint] = [
+            JobEndpoint(desk),
+            EvaluationEndpoint(desk),
+            RaftEndpoint(desk, autopilot),
+            ServerEndpoint(desk, members, joining.hear),
+            AgentEndpoint(desk, self._facts),
+        ]
+        dispatch = Dispatch(
+            region=options.region, me=lambda: self.me, raft=raft, peers=peers, env=self._env, log=self._log
+        )
+        handlers = {method: handler for endpoint in endpoints for method, handler in endpoint.handlers().items()}
+        self.calls = CallServer(handlers, policy=dispatch, metrics=self._metrics)
+        watch_raft(raft, self._metrics)
+        door = ServerDoor(
+            calls=self.calls,
+            raft=raft.transport.serve,
+            tls=options.tls,
+            connections_max=options.connections_max,
+            handshake_s=options.handshake_s,
+            metrics=self._metrics,
+            log=self._log,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(peers.run)
+            await nursery.start(raft.run)
+            nursery.start_soon(trio.serve_listeners, door.serve, listeners)
+            nursery.start_soon(joining.run)
+            self._log.info("server_started", server=self.me.name, server_id=self.me.id, address=self.me.address)
+            task_status.started()
+
+    def _make_raft(self, disk: OpenedDisk, machine: StateMachine, dialer: Dialer, peers: PeerLinks) -> RaftRunner:
+        async def dial(peer: ServerInfo) -> trio.abc.Stream:
+            return await dialer.open(peer, Preamble.RAFT)
+
+        @asynccontextmanager
+        async def fetch(offer: SnapshotOffer, offset: int) -> AsyncIterator[AsyncIterator[bytes]]:
+            sender = self.raft.core.config.server(offer.sender) or offer.meta.config.server(offer.sender)
+            if sender is None:
+                raise Unavailable(f"server {offer.sender} offers a snapshot, but where it is, is not known")
+            caller = await peers.caller(sender)
+            request = SnapshotChunksRequest(snapshot_id=offer.meta.id, offset=offset)
+            async with caller.open_stream(RAFT_SNAPSHOT_CHUNKS, request) as stream:
+                yield aiter(stream)
+
+        async def office(office: Office) -> None:
+            await hold_office(office, self._office_services)
+
+        return make_runner(
+            disk,
+            machine,
+            me=self.me,
+            dial=dial,
+            fetch_snapshot=fetch,
+            hold_office=office,
+            core_settings=CoreSettings(),
+            settings=RunnerSettings(tick_s=TICK_S * self.options.raft_multiplier, compaction=self.options.compaction),
+            env=self._env,
+            log=self._log,
+        )
+
+    @property
+    def _autopilot_settings(self) -> AutopilotSettings:
+        return replace(self.options.autopilot, tick_s=TICK_S * self.options.raft_multiplier)
+
+
+async def _listen(host: str, port: int) -> list[trio.SocketListener]:
+    try:
+        return await trio.open_tcp_listeners(port, host=host)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {host}:{port} (server port): {error.strerror or error}",
+            hint="is another agent running here? choose another port with ports.rpc",
+        ) from error

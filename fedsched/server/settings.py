@@ -1,0 +1,41 @@
+"""What a server is told by the agent that owns it; plain values, so that this package knows no configuration file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedsched.raft.autopilot import AutopilotSettings
+from fedsched.raft.compaction import CompactionSettings
+from fedsched.raft.datadir import BALLAST_BYTES, SpaceLimits
+from fedsched.server.tls import TlsContexts
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """One server of one region."""
+
+    name: str
+    region: str
+    datacenter: str
+    data_dir: Path
+    rpc_host: str = "127.0.0.1"
+    rpc_port: int = 0
+    """0: any free port; where it is, is known once the server runs."""
+    advertise: str = ""
+    """host:port that others dial; empty: where we listen."""
+    bootstrap_expect: int = 1
+    join: tuple[str, ...] = ()
+    join_interval_s: float = 1.0
+    join_attempts_max: int = 0
+    peer_address_overrides: Mapping[str, str] = field(default_factory=dict)
+    raft_multiplier: float = 1.0
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
+    autopilot: AutopilotSettings = field(default_factory=AutopilotSettings)
+    ballast_bytes: int = BALLAST_BYTES
+    space_limits: SpaceLimits = field(default_factory=SpaceLimits)
+    tls: TlsContexts | None = None
+    connections_max: int = 1024
+    """On the server port, from everybody together."""
+    handshake_s: float = 5.0

@@ -1,0 +1,137 @@
+"""`eval ...`: notes that a job's wanted and actual state may differ, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedsched.model.evaluation import Evaluation
+from fedsched.model.record import to_api
+from fedsched.rpc.methods.evaluation import EVAL_GET, EVAL_LIST, EvaluationListRequest, EvaluationRequest
+from fedsched.verbs.flags import Argument, Flag, Given
+from fedsched.verbs.job_monitor import failures, monitor
+from fedsched.verbs.lookup import PAGE, check_prefix, one_of, pages
+from fedsched.verbs.terminal import Terminal
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
+from fedsched.verbs.view import columns, moment, pairs, short
+
+VERBS = Verbs()
+
+HEAD = ("ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures")
+
+
+@VERBS.verb(
+    "eval list",
+    "list evaluations",
+    flags=(
+        Flag("status", "only with this status", value="status"),
+        Flag("job", "only of this job", value="id"),
+        Flag("per-page", "only so many, and say where the next page begins", int, value="number"),
+        Flag("page-token", "where the page begins", value="token"),
+        VERBOSE,
+        JSON,
+        TEMPLATE,
+    ),
+)
+def list_(terminal: Terminal, given: Given) -> int:
+    found, token = _page(terminal, given)
+    if terminal.formatted(given, lambda: [to_api(one) for one in found]):
+        return OK
+    if not found:
+        terminal.say("No evals found")
+        return OK
+    terminal.write(columns(HEAD, [_row(one, verbose=given["verbose"]) for one in found]))
+    if token:
+        terminal.say(
+            f"\nResults have been paginated. To get the next page run:\n\nfedsched eval list -page-token {token}"
+        )
+    return OK
+
+
+@VERBS.verb(
+    "eval status",
+    "show one evaluation",
+    flags=(Flag("monitor", "follow it until it is done", bool), VERBOSE, JSON, TEMPLATE),
+    arguments=(Argument("eval", "id of the evaluation, or the beginning of it"),),
+)
+def status(terminal: Terminal, given: Given) -> int:
+    check_prefix(given["eval"])
+    stub = one_of(_with_prefix(terminal, given["eval"]), given["eval"], "evaluation", _table)
+    if given["monitor"]:
+        return monitor(terminal, stub.id, namespace=stub.namespace, verbose=given["verbose"])
+    one = terminal.client.call(EVAL_GET, EvaluationRequest(eval_id=stub.id), namespace=stub.namespace).evaluation
+    if not terminal.formatted(given, lambda: to_api(one)):
+        terminal.write(pairs(_head(one, verbose=given["verbose"])))
+        _show_failures(terminal, one)
+    return OK
+
+
+def _page(terminal: Terminal, given: Given) -> tuple[Sequence[Evaluation], str]:
+    def fetch(token: str) -> tuple[Sequence[Evaluation], str]:
+        request = EvaluationListRequest(
+            job_id=given["job"] or "",
+            status=given["status"] or "",
+            next_token=token or given["page-token"] or "",
+            per_page=given["per-page"] or PAGE,
+        )
+        reply = terminal.client.call(EVAL_LIST, request)
+        return reply.evaluations, reply.next_token
+
+    return fetch("") if given["per-page"] else (list(pages(fetch)), "")
+
+
+def _with_prefix(terminal: Terminal, prefix: str) -> list[Evaluation]:
+    def fetch(token: str) -> tuple[Sequence[Evaluation], str]:
+        request = EvaluationListRequest(prefix=prefix, next_token=token, per_page=PAGE)
+        reply = terminal.client.call(EVAL_LIST, request)
+        return reply.evaluations, reply.next_token
+
+    return list(pages(fetch))
+
+
+def _table(found: Sequence[Evaluation]) -> str:
+    return columns(HEAD, [_row(one, verbose=True) for one in found])
+
+
+def _row(one: Evaluation, *, verbose: bool) -> tuple[Any, ...]:
+    return (
+        short(one.id, verbose=verbose),
+        one.priority,
+        str(one.triggered_by),
+        one.job_id,
+        one.namespace,
+        short(one.node_id, verbose=verbose),
+        one.status.value,
+        failures(one),
+    )
+
+
+def _head(one: Evaluation, *, verbose: bool) -> list[tuple[str, Any]]:
+    head: list[tuple[str, Any]] = [
+        ("ID", short(one.id, verbose=verbose)),
+        ("Create Time", moment(one.create_time_ns)),
+        ("Modify Time", moment(one.modify_time_ns)),
+        ("Status", one.status.value),
+        ("Status Description", one.status_description or one.status.value),
+        ("Type", one.type),
+        ("TriggeredBy", str(one.triggered_by)),
+        ("Job ID", one.job_id),
+        ("Namespace", one.namespace),
+    ]
+    if one.node_id:
+        head.append(("Node ID", short(one.node_id, verbose=verbose)))
+    head += [("Priority", one.priority), ("Placement Failures", failures(one))]
+    if one.deployment_id:
+        head.append(("Deployment ID", short(one.deployment_id, verbose=verbose)))
+    if verbose:
+        head += [("Previous Eval", one.previous_eval), ("Next Eval", one.next_eval), ("Blocked Eval", one.blocked_eval)]
+    return head
+
+
+def _show_failures(terminal: Terminal, one: Evaluation) -> None:
+    if not one.failed_tg_allocs:
+        return
+    terminal.heading("Failed Placements")
+    for group, metric in sorted(one.failed_tg_allocs.items()):
+        count = metric.coalesced_failures + 1
+        terminal.say(f'Task Group "{group}" (failed to place {count} allocation{"s"[: count > 1]})')

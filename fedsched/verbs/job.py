@@ -1,0 +1,269 @@
+"""`job ...`: submit, look, stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedsched.model.errors import NotFound
+from fedsched.model.job import Job
+from fedsched.model.record import to_api
+from fedsched.model.summary import JobListStub, TaskGroupSummary
+from fedsched.rpc.methods.job import (
+    JOB_DEREGISTER,
+    JOB_EVALUATIONS,
+    JOB_GET,
+    JOB_LIST,
+    JOB_REGISTER,
+    JOB_VERSIONS,
+    JobDeregisterRequest,
+    JobListRequest,
+    JobRegisterRequest,
+    JobRequest,
+    JobWriteReply,
+)
+from fedsched.verbs.flags import Argument, Flag, Given
+from fedsched.verbs.job_monitor import evaluation_rows, monitor
+from fedsched.verbs.lookup import PAGE, one_of, pages
+from fedsched.verbs.terminal import Terminal
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
+from fedsched.verbs.view import as_json, columns, moment, pairs
+
+VERBS = Verbs()
+
+DETACH = Flag("detach", "return at once and print the evaluation's id", bool)
+EVAL_PRIORITY = Flag("eval-priority", "priority of the evaluation; the job's by default", int, value="number")
+JOB = Argument("job", "id of the job, or the beginning of it")
+ANY_NAMESPACE = "*"
+
+
+@VERBS.verb(
+    "job run",
+    "submit a job",
+    doc='Submits a job and follows its evaluation. The file is JSON, {"Job": {...}} or the bare job; - reads standard'
+    " input. Exits 0 when everything is placed, 2 when the job was taken but not (yet) placed.",
+    flags=(
+        Flag(
+            "check-index",
+            "only if the job's modify index is still this; 0: only if it does not exist",
+            int,
+            value="index",
+        ),
+        DETACH,
+        EVAL_PRIORITY,
+        Flag("json", "the file is JSON; it always is, for now", bool),
+        Flag("output", "print the job as it would be submitted, and submit nothing", bool),
+        Flag("preserve-counts", "keep the counts of groups that exist already", bool),
+        VERBOSE,
+    ),
+    arguments=(Argument("file", "job file, or - for standard input"),),
+)
+def run(terminal: Terminal, given: Given) -> int:
+    from fedsched.verbs.job_file import read_job
+
+    job, unknown = read_job(given["file"], terminal.stdin)
+    for path in unknown:
+        terminal.warn(f"Warning: {path} is not known and was ignored")
+    if given["output"]:
+        terminal.write(as_json({"Job": to_api(job)}))
+        return OK
+    request = JobRegisterRequest(
+        job=job,
+        enforce_index=given["check-index"] is not None,
+        job_modify_index=given["check-index"] or 0,
+        preserve_counts=given["preserve-counts"],
+        eval_priority=given["eval-priority"] or 0,
+    )
+    reply = terminal.client.call(JOB_REGISTER, request)
+    for warning in reply.warnings:
+        terminal.warn(f"Warning: {warning}")
+    if given["detach"] or not reply.eval_id:
+        terminal.say("Job registration successful")
+        if reply.eval_id:
+            terminal.say(f"Evaluation ID: {reply.eval_id}")
+        return OK
+    return _follow(terminal, given, reply, _namespace_of(job, terminal))
+
+
+@VERBS.verb(
+    "job status",
+    "list the jobs, or show one",
+    doc="Without an argument, lists the jobs. With one, shows that job: what it is, how its groups are doing, its"
+    " latest deployment and its allocations.",
+    flags=(
+        Flag("short", "only the head", bool),
+        Flag("evals", "also the job's evaluations", bool),
+        Flag("all-allocs", "also allocations of earlier jobs of the same id", bool),
+        VERBOSE,
+        JSON,
+        TEMPLATE,
+    ),
+    arguments=(Argument("job", JOB.doc, optional=True),),
+)
+def status(terminal: Terminal, given: Given) -> int:
+    if not given["job"]:
+        return _list(terminal, given)
+    stub = _find(terminal, given["job"])
+    job = terminal.client.call(JOB_GET, JobRequest(job_id=stub.id), namespace=stub.namespace).job
+    if terminal.formatted(given, lambda: to_api(job)):
+        return OK
+    _show_head(terminal, job)
+    if given["short"]:
+        return OK
+    _show_summary(terminal, job, stub)
+    if given["evals"]:
+        request = JobRequest(job_id=job.id)
+        found = terminal.client.call(JOB_EVALUATIONS, request, namespace=job.namespace).evaluations
+        terminal.heading("Evaluations")
+        head = ("ID", "Priority", "Triggered By", "Status", "Placement Failures")
+        terminal.write(columns(head, evaluation_rows(found, verbose=given["verbose"])))
+    terminal.heading("Allocations")
+    terminal.say("No allocations placed")
+    return OK
+
+
+@VERBS.verb(
+    "job inspect",
+    "print a job as the API gives it",
+    flags=(
+        Flag("version", "an older version of it", int, value="number"),
+        Flag("json", "print JSON; it always does", bool),
+        TEMPLATE,
+    ),
+    arguments=(JOB,),
+)
+def inspect(terminal: Terminal, given: Given) -> int:
+    stub = _find(terminal, given["job"])
+    request = JobRequest(job_id=stub.id)
+    if given["version"] is None:
+        job = terminal.client.call(JOB_GET, request, namespace=stub.namespace).job
+    else:
+        kept = terminal.client.call(JOB_VERSIONS, request, namespace=stub.namespace).versions
+        job = _version(kept, given["version"], stub.id)
+    if not terminal.formatted(given, lambda: {"Job": to_api(job)}):
+        terminal.write(as_json({"Job": to_api(job)}))
+    return OK
+
+
+@VERBS.verb(
+    "job stop",
+    "stop a job",
+    doc="Stops a job and follows the evaluation. It stays known, and its versions with it, unless it is purged.",
+    flags=(
+        Flag("purge", "forget the job instead of keeping it stopped", bool),
+        DETACH,
+        EVAL_PRIORITY,
+        Flag("yes", "do not ask when only the beginning of the id was typed", bool),
+        VERBOSE,
+    ),
+    arguments=(JOB,),
+)
+def stop(terminal: Terminal, given: Given) -> int:
+    stub = _find(terminal, given["job"])
+    is_sure = given["yes"] or stub.id == given["job"]
+    if not is_sure and not terminal.confirm(f'Are you sure you want to stop job "{stub.id}"?'):
+        terminal.say("Cancelling job stop")
+        return OK
+    request = JobDeregisterRequest(job_id=stub.id, purge=given["purge"], eval_priority=given["eval-priority"] or 0)
+    reply = terminal.client.call(JOB_DEREGISTER, request, namespace=stub.namespace)
+    if given["detach"] or not reply.eval_id:
+        terminal.say(reply.eval_id or f'Job "{stub.id}" stopped')
+        return OK
+    return _follow(terminal, given, reply, stub.namespace)
+
+
+def _namespace_of(job: Job, terminal: Terminal) -> str:
+    """Where the job ended up: in its own namespace, or in the command's if it names none."""
+    wanted = terminal.target.namespace
+    return wanted if job.namespace in ("", "default") and wanted != ANY_NAMESPACE else job.namespace
+
+
+def _follow(terminal: Terminal, given: Given, reply: JobWriteReply, namespace: str) -> int:
+    return monitor(terminal, reply.eval_id, namespace=namespace, verbose=given["verbose"])
+
+
+def _list(terminal: Terminal, given: Given) -> int:
+    found = _jobs(terminal, "")
+    if terminal.formatted(given, lambda: [to_api(stub) for stub in found]):
+        return OK
+    if not found:
+        terminal.say("No running jobs")
+        return OK
+    terminal.write(_table(found, with_namespace=terminal.target.namespace == ANY_NAMESPACE))
+    return OK
+
+
+def _jobs(terminal: Terminal, prefix: str) -> list[JobListStub]:
+    def fetch(token: str) -> tuple[Sequence[JobListStub], str]:
+        request = JobListRequest(prefix=prefix, next_token=token, per_page=PAGE)
+        reply = terminal.client.call(JOB_LIST, request)
+        return reply.jobs, reply.next_token
+
+    return list(pages(fetch))
+
+
+def _find(terminal: Terminal, typed: str) -> JobListStub:
+    return one_of(_jobs(terminal, typed), typed, "job", lambda found: _table(found, with_namespace=True))
+
+
+def _table(found: Sequence[JobListStub], *, with_namespace: bool) -> str:
+    head = ("ID", "Namespace", "Type", "Priority", "Status", "Submit Date")
+    rows = [
+        (
+            one.id,
+            one.namespace,
+            _type(one),
+            one.priority,
+            _status(one.status.value, one.stop),
+            moment(one.submit_time_ns),
+        )
+        for one in found
+    ]
+    if not with_namespace:
+        head, rows = head[:1] + head[2:], [row[:1] + row[2:] for row in rows]  # type: ignore[assignment, misc]
+    return columns(head, rows)
+
+
+def _type(stub: JobListStub) -> str:
+    if stub.periodic:
+        return f"{stub.type}/periodic"
+    return f"{stub.type}/parameterized" if stub.parameterized_job else stub.type
+
+
+def _status(status: str, is_stopped: bool) -> str:
+    return f"{status} (stopped)" if is_stopped and status == "dead" else status
+
+
+def _show_head(terminal: Terminal, job: Job) -> None:
+    head = [
+        ("ID", job.id),
+        ("Name", job.name or job.id),
+        ("Submit Date", moment(job.submit_time_ns)),
+        ("Type", job.type),
+        ("Priority", job.priority),
+        ("Datacenters", ",".join(job.datacenters)),
+        ("Namespace", job.namespace),
+        ("Node Pool", job.node_pool),
+        ("Status", _status(job.status.value, job.stop)),
+        ("Periodic", job.is_periodic),
+        ("Parameterized", job.is_parameterized),
+    ]
+    terminal.write(pairs(head))
+
+
+def _show_summary(terminal: Terminal, job: Job, stub: JobListStub) -> None:
+    known = stub.job_summary.summary if stub.job_summary else {}
+    terminal.heading("Summary")
+    rows = []
+    for name in sorted({group.name for group in job.task_groups} | set(known)):
+        one = known.get(name, TaskGroupSummary())
+        rows.append((name, one.queued, one.starting, one.running, one.failed, one.complete, one.lost, one.unknown))
+    head = ("Task Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown")
+    terminal.write(columns(head, rows))
+
+
+def _version(kept: Sequence[Job], number: int, job_id: str) -> Job:
+    for job in kept:
+        if job.version == number:
+            return job
+    have = ", ".join(str(job.version) for job in kept)
+    raise NotFound(f'job "{job_id}" has no version {number}', hint=f"kept are {have}")

@@ -1,0 +1,44 @@
+"""Wakes one waiting child, again and again.
+
+A `trio.Event` serves once and costs a parking lot; a link needs one such bell per call and per stream, so this is the
+bare minimum: one waiter, and a ring that nobody heard is remembered.
+"""
+
+from __future__ import annotations
+
+import trio
+
+
+class Waker:
+    """A bell for one child."""
+
+    __slots__ = ("_is_rung", "_waiter")
+
+    def __init__(self) -> None:
+        self._is_rung = False
+        self._waiter: trio.lowlevel.Task | None = None
+
+    def ring(self) -> None:
+        """Wake the waiter, or let the next one through."""
+        waiter = self._waiter
+        if waiter is None:
+            self._is_rung = True
+        else:
+            self._waiter = None
+            trio.lowlevel.reschedule(waiter)
+
+    async def wait(self) -> None:
+        """Wait for a ring since the last wait."""
+        if self._is_rung:
+            self._is_rung = False
+            await trio.lowlevel.checkpoint()
+            return
+        if self._waiter is not None:
+            raise trio.BusyResourceError("another child waits here already")
+        self._waiter = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._waiter = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
