@@ -1,4 +1,4 @@
-"""`fedsched dev`: every region of a directory in one process, each server with its own data directory and real sockets."""
+"""`fedsched dev`: every region of a directory in one process, each server with its own data and real sockets."""
 
 from __future__ import annotations
 
@@ -56,8 +56,7 @@ def with_ports_chosen(region: RegionFile) -> RegionFile:
 
 def _say_how_to_go_on(agents: list[Agent]) -> None:
     lines = ["", "All servers run. They elect their leaders within about two seconds.", ""]
-    for agent in agents:
-        lines.append(f"  {agent.config.region:12} {agent.config.name:16} {agent.http_address}")
+    lines += [f"  {agent.config.region:12} {agent.config.name:16} {agent.http_address}" for agent in agents]
     first = agents[0].http_address
     lines += [
         "",

@@ -28,7 +28,7 @@ from fedsched.raft.assemble import load_snapshot, make_runner, open_disk
 from fedsched.raft.datadir import SpaceLimits, open_data_dir
 from fedsched.raft.entry import Entry
 from fedsched.raft.membership import ServerInfo, first_config
-from fedsched.raft.messages import SnapshotOffer
+from fedsched.raft.messages import SnapshotMeta, SnapshotOffer
 from fedsched.raft.runner import Office, RaftRunner, RunnerSettings
 from fedsched.raft.settings import CoreSettings
 from fedsched.telemetry.log import get_logger
@@ -57,6 +57,9 @@ class CountingMachine:
     def load(self) -> _CountingLoader:
         return _CountingLoader(self)
 
+    def load_restore(self, index: int) -> _CountingLoader:
+        return _CountingLoader(self)
+
     def digest(self) -> bytes:
         return b"%d/%d" % (self.count, self._chain)
 
@@ -78,6 +81,13 @@ class _CountingLoader:
 async def no_snapshots(offer: SnapshotOffer, offset: int) -> AsyncIterator[AsyncIterator[bytes]]:
     """The bench never runs long enough for a server to fall behind its log."""
     raise Unavailable(f"snapshot {offer.meta.id} is not served by the bench")
+    yield  # type: ignore[unreachable]
+
+
+@asynccontextmanager
+async def no_images(server: ServerInfo, meta: SnapshotMeta, offset: int) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Nor does it restore anything."""
+    raise Unavailable(f"image {meta.id} is not served by the bench")
     yield  # type: ignore[unreachable]
 
 
@@ -197,8 +207,10 @@ async def run_server(options: dict[str, Any]) -> None:
     runner = make_runner(
         disk,
         machine,
+        me=next(one for one in servers if one.id == me),
         dial=dial,
         fetch_snapshot=no_snapshots,
+        fetch_image=no_images,
         hold_office=hold_office,
         core_settings=CoreSettings(),
         settings=RunnerSettings(),

@@ -1,7 +1,5 @@
-"""The one door to anything unpredictable: clocks, chance, ids."""
+"""The one door to anything unpredictable: clocks, chance, ids.
 
-from fedsched.env.env import Chance, Env
-from fedsched.env.fixed import FixedEnv
-from fedsched.env.real import RealEnv
-
-__all__ = ["Chance", "Env", "FixedEnv", "RealEnv"]
+`env` says what may be asked for, `real` asks the machine, `fixed` is for tests. Nothing is imported here: a short
+command that needs a fresh id should not pay for dice as well.
+"""

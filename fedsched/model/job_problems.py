@@ -23,7 +23,7 @@ from fedsched.model.policy_problems import (
 from fedsched.model.problem import Problem
 from fedsched.model.record import Record, fields_of
 from fedsched.model.task_problems import task_problems
-from fedsched.model.units import MAX_NS, NS_PER_S
+from fedsched.model.units import fits_64_bits
 
 MAX_COUNT = 50_000
 """All groups of a job together; Nomad's default for job_max_count."""
@@ -126,7 +126,7 @@ def _unspeakable(record: Record, path: str) -> Iterator[str]:
     for info in fields_of(type(record)):
         value = getattr(record, info.name)
         where = f"{path}.{info.api_name}" if path else info.api_name
-        if isinstance(value, float) and info.unit is not None and not abs(value) * NS_PER_S <= MAX_NS:
+        if isinstance(value, float) and info.unit is not None and not fits_64_bits(value):
             yield where
         elif isinstance(value, Record):
             yield from _unspeakable(value, where)

@@ -37,10 +37,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def ns_from_seconds(seconds: float) -> int:
     """Give whole nanoseconds, rounded to the nearest; refuse what 64 bits cannot hold."""
-    if not -MAX_NS <= seconds * NS_PER_S <= MAX_NS:
+    if not fits_64_bits(seconds):
         raise BadRequest(f"{seconds!r} seconds are out of range", hint="durations reach 292 years either way")
-    # The largest 64-bit number is not a float: its neighbour above must come back as what it was.
     return max(-MAX_NS, min(MAX_NS, round(seconds * NS_PER_S)))
+
+
+def fits_64_bits(seconds: float) -> bool:
+    """Whether the API can carry this many seconds.
+
+    The largest 64-bit number is no float: its neighbour above stands for it and is rounded back down.
+    """
+    return abs(seconds) * NS_PER_S <= MAX_NS + 1
 
 
 def seconds_from_ns(ns: int) -> float:

@@ -1,8 +1,8 @@
 """A few bytes beside the log that name the last group acknowledged.
 
 Set after every sync, never synced itself except at checkpoints: so it costs next to nothing, survives any crash of the
-process, and after a power cut it may be old but never ahead of the truth. A log that ends before the mark has lost what it
-promised, whatever the reason: a damaged page, a write-ahead log cut short, an older copy of the file.
+process, and after a power cut it may be old but never ahead of the truth. A log that ends before the mark has lost what
+it promised, whatever the reason: a damaged page, a write-ahead log cut short, an older copy of the file.
 
 The file is mapped: a plain write would touch the file's times and so, now and then, wait for the file system's journal.
 """

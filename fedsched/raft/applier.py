@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from fedsched.raft.core import RaftCore
-from fedsched.raft.entry import EntryKind
+from fedsched.raft.entry import Entry, EntryKind
 from fedsched.raft.machine import Machine
 
 SLICE_S: Final = 0.005
@@ -25,6 +25,7 @@ class Applier:
         machine: Machine,
         *,
         on_applied: Callable[[int, Sequence[tuple[int, object]]], None],
+        restore: Callable[[Entry], Awaitable[None]],
         digest_every: int,
     ) -> None:
         self.applied = core.status().applied
@@ -33,6 +34,7 @@ class Applier:
         self._core = core
         self._machine = machine
         self._on_applied = on_applied
+        self._restore = restore
         self._digest_every = digest_every
         self._commit = 0
         self._due = trio.Event()
@@ -50,7 +52,9 @@ class Applier:
             self._due = trio.Event()
             while self.applied < self._commit and not self._held:
                 async with self._turn:
-                    self._apply_slice()
+                    restore = self._apply_slice()
+                    if restore is not None:
+                        await self._apply_restore(restore)
                 await trio.lowlevel.checkpoint()
 
     def hold(self) -> None:
@@ -72,17 +76,28 @@ class Applier:
         self._machine.after_apply(index)
         self._on_applied(index, [(0, None)])
 
-    def _apply_slice(self) -> None:
+    async def _apply_restore(self, entry: Entry) -> None:
+        """An entry that replaces the state. It may take long; heartbeats, votes and the log go on meanwhile."""
+        await self._restore(entry)
+        self.applied = entry.index
+        self._core.applied(entry.index)
+        self._machine.after_apply(entry.index)
+        self._on_applied(entry.index, [(entry.term, None)])
+
+    def _apply_slice(self) -> Entry | None:
+        """Apply entries for a few milliseconds; returns the entry it stopped before, if that replaces the state."""
         if self.applied >= self._commit or self._held:
-            return  # a snapshot was installed while we waited for our turn
+            return None  # a snapshot was installed while we waited for our turn
+        restore: Entry | None = None
         started = time.perf_counter()
         first = self.applied + 1
         results: list[tuple[int, object]] = []
         for entry in self._core.entries(first, self._commit):
             assert entry.index == self.applied + 1, f"entry {entry.index} after {self.applied}"
-            result: object = None
-            if entry.kind is EntryKind.COMMAND or entry.kind is EntryKind.VERSION:
-                result = self._machine.apply(entry)
+            if entry.kind is EntryKind.RESTORE:
+                restore = entry
+                break
+            result = self._machine.apply(entry) if entry.kind is EntryKind.COMMAND else None
             results.append((entry.term, result))
             self.applied = entry.index
             self.bytes_since_snapshot += len(entry.payload)
@@ -90,7 +105,10 @@ class Applier:
                 self._core.note_digest(entry.index, self._machine.digest())
             if time.perf_counter() - started > SLICE_S:
                 break
+        if not results:
+            return restore
         self.longest_slice_s = max(self.longest_slice_s, time.perf_counter() - started)
         self._core.applied(self.applied)
         self._machine.after_apply(self.applied)
         self._on_applied(first, results)
+        return restore

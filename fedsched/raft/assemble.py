@@ -18,6 +18,7 @@ from fedsched.raft.datadir import DataDir
 from fedsched.raft.machine import Machine
 from fedsched.raft.membership import ServerInfo
 from fedsched.raft.messages import Restored
+from fedsched.raft.restoring import FetchImage
 from fedsched.raft.runner import HoldOffice, RaftRunner, RunnerSettings
 from fedsched.raft.settings import CoreSettings
 from fedsched.raft.snapshots import SnapshotStore
@@ -35,6 +36,8 @@ class OpenedDisk:
     data_dir: DataDir
     log_store: LogStore
     snapshots: SnapshotStore
+    images: SnapshotStore
+    """Saved states that a restore has brought, until a snapshot makes them superfluous."""
     restored: Restored
     problems: tuple[str, ...]
     """Newer snapshots that could not be used, one sentence each."""
@@ -51,11 +54,13 @@ def open_disk(data_dir: DataDir) -> OpenedDisk:
     restored = log_store.recover()
     try:
         snapshots = SnapshotStore(data_dir.snapshots_path, cluster_id=data_dir.cluster_id)
+        images = SnapshotStore(data_dir.images_path)
         usable = snapshots.usable(restored.prev_index)
     except BaseException:
         log_store.close()
         raise
-    return OpenedDisk(data_dir, log_store, snapshots, replace(restored, snapshot=usable.meta), usable.problems)
+    restored = replace(restored, snapshot=usable.meta)
+    return OpenedDisk(data_dir, log_store, snapshots, images, restored, usable.problems)
 
 
 def load_snapshot(disk: OpenedDisk, machine: Machine) -> None:
@@ -77,6 +82,7 @@ def make_runner(
     me: ServerInfo,
     dial: Dial,
     fetch_snapshot: FetchSnapshot,
+    fetch_image: FetchImage,
     hold_office: HoldOffice,
     core_settings: CoreSettings,
     settings: RunnerSettings,
@@ -112,7 +118,9 @@ def make_runner(
         snapshots=disk.snapshots,
         machine=machine,
         transport=transport,
+        images=disk.images,
         fetch_snapshot=fetch_snapshot,
+        fetch_image=fetch_image,
         hold_office=hold_office,
         settings=settings,
         env=env,

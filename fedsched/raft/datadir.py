@@ -117,6 +117,10 @@ class DataDir:
         return self.path / "raft" / "snapshots"
 
     @property
+    def images_path(self) -> Path:
+        return self.path / "raft" / "images"
+
+    @property
     def cluster_id(self) -> str:
         """Empty until this server has bootstrapped or joined a cluster."""
         return self._cluster_id

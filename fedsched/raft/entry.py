@@ -26,8 +26,8 @@ class EntryKind(IntEnum):
     """A new leader's first entry; it commits what earlier terms left behind."""
     COMMAND = 1
     CONFIG = 2
-    VERSION = 3
-    """Turns on a newer set of commands once every server has said that it understands them."""
+    RESTORE = 3
+    """Replaces the whole state by an image that a quorum holds on disk; the payload only names it."""
 
 
 class Entry(NamedTuple):

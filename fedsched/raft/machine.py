@@ -38,6 +38,9 @@ class Machine(Protocol):
     def load(self) -> ImageLoader:
         """Start replacing the state by an image."""
 
+    def load_restore(self, index: int) -> ImageLoader:
+        """Start replacing the state by a saved one, as the entry at `index` asks for; the same on every server."""
+
     def digest(self) -> bytes:
         """Equal states have equal digests; cheap enough to ask every few thousand entries."""
 

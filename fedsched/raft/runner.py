@@ -25,11 +25,12 @@ from fedsched.raft.applier import Applier
 from fedsched.raft.compaction import CompactionSettings
 from fedsched.raft.core import RaftCore
 from fedsched.raft.datadir import DataDir, Space
-from fedsched.raft.entry import EntryKind
+from fedsched.raft.entry import Entry, EntryKind
 from fedsched.raft.errors import DiskPressure, NoQuorumRead, OutcomeUnknown, refusal
 from fedsched.raft.machine import Machine
 from fedsched.raft.membership import Config, ConfigChange
-from fedsched.raft.messages import Accepted, Effects, Message, Refused, RoleChange
+from fedsched.raft.messages import Accepted, Effects, Message, Refused, RoleChange, SnapshotMeta
+from fedsched.raft.restoring import FetchImage, Restoring
 from fedsched.raft.snapshots import SnapshotStore
 from fedsched.raft.snapshotter import FetchSnapshot, Snapshotter
 from fedsched.raft.store_group import StoreWrite
@@ -91,9 +92,11 @@ class RaftRunner:
         store: StoreThread,
         disk: DataDir,
         snapshots: SnapshotStore,
+        images: SnapshotStore,
         machine: Machine,
         transport: Transport,
         fetch_snapshot: FetchSnapshot,
+        fetch_image: FetchImage,
         hold_office: HoldOffice,
         settings: RunnerSettings,
         env: Env,
@@ -124,7 +127,14 @@ class RaftRunner:
         self.is_short_of_space = False
         self.longest_lag_s = 0.0
         self.loop_lag_s = 0.0
-        self.applier = Applier(core, machine, on_applied=self._on_applied, digest_every=settings.digest_every)
+        self.restoring = Restoring(core, images=images, machine=machine, fetch=fetch_image, log=log)
+        self.applier = Applier(
+            core,
+            machine,
+            on_applied=self._on_applied,
+            restore=self._restore,
+            digest_every=settings.digest_every,
+        )
         self.snapshotter = Snapshotter(
             core,
             machine=machine,
@@ -233,6 +243,12 @@ class RaftRunner:
             return await promise.wait()
         finally:
             self._proposals.forget(answer.first, promise)
+
+    async def restore(self, meta: SnapshotMeta) -> int:
+        """Replace the whole state by an image that a quorum holds (see `restoring`); returns the entry's index."""
+        payload = self.restoring.payload(meta)
+        index, _ = await self._settle(self.core.propose((payload,), None, EntryKind.RESTORE))
+        return index
 
     async def transfer_leadership(self, target: str | None = None) -> None:
         """Hand over to `target` (or the most caught-up voter) and wait until somebody else leads."""
@@ -396,6 +412,10 @@ class RaftRunner:
         if role.role == "leader" and self._office_open_for != role.term and terms_and_results[-1][0] == role.term:
             self._office_open_for = role.term
             self._offices_send.send_nowait(Office(role.term, role.epoch))
+
+    async def _restore(self, entry: Entry) -> None:
+        await self.restoring.apply(entry)
+        self.snapshotter.want()  # until there is one, a restart needs the image again
 
     async def _offices(self) -> None:
         """Run the leader-only services, one term of office at a time."""

@@ -85,9 +85,13 @@ class Snapshotter:
             while True:
                 with trio.move_on_after(CHECK_EVERY_S * (0.5 + self._chance.random())):
                     await self._wanted.wait()
-                self._wanted = trio.Event()
-                if self._is_due():
+                is_wanted, self._wanted = self._wanted.is_set(), trio.Event()
+                if is_wanted or self._is_due():
                     await self.make()
+
+    def want(self) -> None:
+        """Cut a snapshot soon, whatever the policy says."""
+        self._wanted.set()
 
     async def make(self) -> SnapshotMeta:
         """Cut a snapshot of the state as it is now and let the log behind it go."""

@@ -187,6 +187,10 @@ class Transport:
             if link is not None and link.is_up:
                 link.put(encode_message(message, self.cluster_id))
 
+    def known(self, server_id: str) -> ServerInfo | None:
+        """Where a server is: as the config says, or as it said itself when it dialled us."""
+        return self._members.get(server_id) or self._callers.get(server_id)
+
     def links_up(self) -> dict[str, bool]:
         return {server_id: link.is_up for server_id, link in self._links.items()}
 

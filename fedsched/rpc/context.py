@@ -31,6 +31,7 @@ class ReplyMeta(Record):
     """Said with every reply."""
 
     index: Annotated[int, "The index the answer reflects."] = 0
+    applied: Annotated[int, "How much of the log the answering server had applied."] = 0
     leader_known: bool = True
     last_contact_s: Annotated[float, "How long ago the answering server heard from its leader."] = 0.0
     server: Annotated[str, "Who answered."] = ""

@@ -16,8 +16,8 @@ from fedsched.wire.stream import Preamble, first_reason
 
 RPC_PORT: Final = 4647
 UNACKED_MS: Final = 5_000
-"""Data that the other side's kernel has not acknowledged for this long ends the connection: a peer that vanished without
-a word is dialled again instead of being waited for as long as TCP would."""
+"""Data that the other side's kernel has not acknowledged for this long ends the connection: a peer that vanished
+without a word is dialled again instead of being waited for as long as TCP would."""
 
 
 class Dialer:

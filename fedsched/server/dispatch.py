@@ -53,11 +53,20 @@ class Dispatch:
     """The policy of a server; plugs into `CallServer`."""
 
     def __init__(
-        self, *, region: str, me: Callable[[], ServerInfo], raft: RaftRunner, peers: PeerLinks, env: Env, log: Logger
+        self,
+        *,
+        region: str,
+        me: Callable[[], ServerInfo],
+        raft: RaftRunner,
+        state_index: Callable[[], int],
+        peers: PeerLinks,
+        env: Env,
+        log: Logger,
     ) -> None:
         self._region = region
         self._me = me
         self._raft = raft
+        self._state_index = state_index
         self._peers = peers
         self._log = log
         self._session = env.new_id()
@@ -73,7 +82,7 @@ class Dispatch:
             return await serve_here(context, request)
         if method.writes and meta.request_id is None:
             context.meta = structs.replace(meta, request_id=RequestID(session=self._session, seq=next(self._numbers)))
-        if method.runs_at is RunsAt.LEADER:
+        if method.runs_at is RunsAt.LEADER and (method.writes or not meta.stale):
             answer = await self._until_answered(context, lambda: self._at_leader(context, request, serve_here))
         elif meta.stale or not method.needs_quorum:
             answer = await serve_here(context, request)
@@ -89,7 +98,7 @@ class Dispatch:
             raise NotLeader("this server is not the leader", leader=leader.id if leader else None)
         caller = await self._peers.caller(leader)
         answer = await relay(context, request, caller, me=self._me().name)
-        await self._raft.wait_applied(answer.meta.index)
+        await self._raft.wait_applied(answer.meta.applied)
         return answer
 
     async def _read(self, context: CallContext, request: Body[Any], serve_here: ServeHere) -> Answer:
@@ -143,7 +152,8 @@ class Dispatch:
         status = self._raft.core.status()
         return structs.replace(
             meta,
-            index=meta.index or self._raft.applier.applied,
+            index=meta.index or self._state_index(),
+            applied=self._raft.applier.applied,
             leader_known=self._raft.role.leader is not None,
             last_contact_s=0.0 if self._raft.is_leader else status.leader_contact_ticks * self._raft.settings.tick_s,
             server=self._me().name,

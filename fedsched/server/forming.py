@@ -1,9 +1,10 @@
 """How servers that know nothing of each other become a region. A core: greetings in, a decision out.
 
-Every server greets those it is told to join and learns of the others from their answers. A region is *founded* only when
-exactly `bootstrap_expect` servers with empty logs see each other, and each says that it sees all of them: then every one
-of them derives the same first config and the same cluster id from the same sorted ids, so it does not matter who writes
-it first. As soon as anyone heard of has a log, there is a region already: it is *joined*, never founded again.
+Every server greets those it is told to join and learns of the others from their answers. A region is *founded* only
+when exactly `bootstrap_expect` servers with empty logs see each other, and each says that it sees all of them: then
+every one of them derives the same first config and the same cluster id from the same sorted ids, so it does not matter
+who writes it first. As soon as anyone heard of has a log, there is a region already: it is *joined*, never founded
+again.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fedsched.raft.entry import Entry
+from fedsched.state.adopting import adopt_saved, index_ahead
 from fedsched.state.apply import apply_bytes
 from fedsched.state.changes import Changes
 from fedsched.state.image import Restorer, save
@@ -21,6 +22,8 @@ class StateMachine:
     def __init__(self, log: Logger) -> None:
         self.store = Store()
         self._log = log
+        self._ahead = 0
+        """How far the state counts ahead of the log; see `state.adopting`."""
         self._gathered: list[Changes] = []
         self._listeners: list[Callable[[list[Changes]], None]] = []
         self.alarms = 0
@@ -30,7 +33,7 @@ class StateMachine:
         self._listeners.append(listener)
 
     def apply(self, entry: Entry) -> Result:
-        outcome = apply_bytes(self.store, entry.index, entry.payload)
+        outcome = apply_bytes(self.store, entry.index + self._ahead, entry.payload)
         if outcome.alarm:
             self.alarms += 1
             self._log.error("entry_not_understood", index=entry.index, why=outcome.alarm)
@@ -50,24 +53,32 @@ class StateMachine:
     def load(self) -> _Loader:
         return _Loader(self)
 
+    def load_restore(self, index: int) -> _Loader:
+        return _Loader(self, log_index=index)
+
     def digest(self) -> bytes:
         return self.store.digest()
 
     def replace(self, store: Store) -> None:
         """Put another state in place of this one; whoever waits has to look again."""
         self.store = store
+        self._ahead = index_ahead(store)
         self._gathered.append(Changes(store.index, is_everything=True))
 
 
 class _Loader:
     """Builds a fresh store from an image; the old one stays in force until the end."""
 
-    def __init__(self, machine: StateMachine) -> None:
+    def __init__(self, machine: StateMachine, log_index: int = 0) -> None:
         self._machine = machine
+        self._log_index = log_index
         self._restorer = Restorer()
 
     def feed(self, chunk: bytes) -> None:
         self._restorer.feed(chunk)
 
     def finish(self) -> None:
-        self._machine.replace(self._restorer.finish())
+        store = self._restorer.finish()
+        if self._log_index:
+            adopt_saved(store, self._machine.store, self._log_index)
+        self._machine.replace(store)

@@ -42,6 +42,10 @@ class PeerLinks:
         """Somebody to ask at this server; `Unavailable` if it cannot be reached."""
         return await self._caller(f"id:{peer.id}", peer)
 
+    async def bulk_caller(self, peer: ServerInfo) -> LinkCaller:
+        """Somebody to fetch much from: a link of its own, so that nothing else queues behind it."""
+        return await self._caller(f"bulk:{peer.id}", peer)
+
     async def caller_at(self, address: str) -> LinkCaller:
         """The same for a server of which only the address is known yet."""
         return await self._caller(f"at:{address}", ServerInfo("", "", address))

@@ -20,7 +20,7 @@ from fedsched.raft.assemble import OpenedDisk, load_snapshot, make_runner, open_
 from fedsched.raft.autopilot import AutopilotSettings
 from fedsched.raft.datadir import open_data_dir
 from fedsched.raft.membership import ServerInfo
-from fedsched.raft.messages import SnapshotOffer
+from fedsched.raft.messages import SnapshotMeta, SnapshotOffer
 from fedsched.raft.runner import Office, RaftRunner, RunnerSettings
 from fedsched.raft.settings import CoreSettings
 from fedsched.rpc.caller import LocalCaller
@@ -37,6 +37,7 @@ from fedsched.server.endpoints.evaluation import EvaluationEndpoint
 from fedsched.server.endpoints.job import JobEndpoint
 from fedsched.server.endpoints.raft import RaftEndpoint
 from fedsched.server.endpoints.server import ServerEndpoint
+from fedsched.server.endpoints.snapshot import SnapshotEndpoint
 from fedsched.server.joining import Joining
 from fedsched.server.leader.autopilot import AutopilotService
 from fedsched.server.leader.office import hold_office
@@ -149,11 +150,18 @@ class Server:
             JobEndpoint(desk),
             EvaluationEndpoint(desk),
             RaftEndpoint(desk, autopilot),
+            SnapshotEndpoint(desk),
             ServerEndpoint(desk, members, joining.hear),
             AgentEndpoint(desk, self._facts),
         ]
         dispatch = Dispatch(
-            region=options.region, me=lambda: self.me, raft=raft, peers=peers, env=self._env, log=self._log
+            region=options.region,
+            me=lambda: self.me,
+            raft=raft,
+            state_index=lambda: machine.store.index,
+            peers=peers,
+            env=self._env,
+            log=self._log,
         )
         handlers = {method: handler for endpoint in endpoints for method, handler in endpoint.handlers().items()}
         self.calls = CallServer(handlers, policy=dispatch, metrics=self._metrics)
@@ -180,14 +188,21 @@ class Server:
             return await dialer.open(peer, Preamble.RAFT)
 
         @asynccontextmanager
-        async def fetch(offer: SnapshotOffer, offset: int) -> AsyncIterator[AsyncIterator[bytes]]:
-            sender = self.raft.core.config.server(offer.sender) or offer.meta.config.server(offer.sender)
-            if sender is None:
-                raise Unavailable(f"server {offer.sender} offers a snapshot, but where it is, is not known")
-            caller = await peers.caller(sender)
-            request = SnapshotChunksRequest(snapshot_id=offer.meta.id, offset=offset)
+        async def fetch_image(
+            server: ServerInfo, meta: SnapshotMeta, offset: int
+        ) -> AsyncIterator[AsyncIterator[bytes]]:
+            caller = await peers.bulk_caller(server)
+            request = SnapshotChunksRequest(snapshot_id=meta.id, offset=offset)
             async with caller.open_stream(RAFT_SNAPSHOT_CHUNKS, request) as stream:
                 yield aiter(stream)
+
+        @asynccontextmanager
+        async def fetch(offer: SnapshotOffer, offset: int) -> AsyncIterator[AsyncIterator[bytes]]:
+            sender = self.raft.transport.known(offer.sender)
+            if sender is None:
+                raise Unavailable(f"server {offer.sender} offers a snapshot, but where it is, is not known")
+            async with fetch_image(sender, offer.meta, offset) as chunks:
+                yield chunks
 
         async def office(office: Office) -> None:
             await hold_office(office, self._office_services)
@@ -198,6 +213,7 @@ class Server:
             me=self.me,
             dial=dial,
             fetch_snapshot=fetch,
+            fetch_image=fetch_image,
             hold_office=office,
             core_settings=CoreSettings(),
             settings=RunnerSettings(tick_s=TICK_S * self.options.raft_multiplier, compaction=self.options.compaction),

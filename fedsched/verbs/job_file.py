@@ -29,7 +29,7 @@ def read_job(path: str, stdin: TextIO) -> tuple[Job, list[str]]:
     if isinstance(inner, dict):
         value = inner
     unknown: list[str] = []
-    job = from_api(Job, value, unknown=unknown)
+    job = from_submission(value, unknown=unknown)
     if not job.id:
         raise BadJobFile(f"{name}: the job has no ID", hint='give it one with "ID": "web"')
     return job, unknown

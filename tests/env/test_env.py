@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsched.env import Env, FixedEnv, RealEnv
+from fedsched.env.env import Env
+from fedsched.env.fixed import FixedEnv
 from fedsched.env.ids import uuid_text
+from fedsched.env.real import RealEnv
 
 
 def a_seeded_pair(seed: str) -> tuple[Env, Env]:

@@ -14,7 +14,7 @@ from fedsched.raft.compaction import CompactionSettings
 from fedsched.raft.datadir import SpaceLimits, open_data_dir
 from fedsched.raft.entry import Entry
 from fedsched.raft.membership import ServerInfo, first_config
-from fedsched.raft.messages import SnapshotOffer
+from fedsched.raft.messages import SnapshotMeta, SnapshotOffer
 from fedsched.raft.runner import Office, RaftRunner, RunnerSettings
 from fedsched.raft.settings import CoreSettings
 from fedsched.telemetry.log import get_logger
@@ -49,6 +49,9 @@ class ListMachine:
         return iter([b"items", *self.items])
 
     def load(self) -> _ListLoader:
+        return _ListLoader(self)
+
+    def load_restore(self, index: int) -> _ListLoader:
         return _ListLoader(self)
 
     def digest(self) -> bytes:
@@ -99,6 +102,7 @@ class MiniServer:
             me=next(info for info in region.infos if info.id == self.name),
             dial=region.dial,
             fetch_snapshot=region.fetch,
+            fetch_image=region.fetch_image,
             hold_office=self._hold_office,
             core_settings=CoreSettings(),
             settings=SETTINGS,
@@ -173,6 +177,18 @@ class MiniRegion:
                     at += len(data)
                     yield data
                     await trio.lowlevel.checkpoint()
+
+        yield chunks()
+
+    @asynccontextmanager
+    async def fetch_image(
+        self, server: ServerInfo, meta: SnapshotMeta, offset: int
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        holder = next(one for one in self.servers if one.name == server.id)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            with holder.disk.images.open(meta.id) as reader:
+                yield reader.read(offset, 10_000_000)
 
         yield chunks()
 

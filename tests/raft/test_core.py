@@ -174,11 +174,11 @@ def test_a_version_entry_travels_like_any_other() -> None:
     region = Region("12")
     region.elect("1")
 
-    region.core("1").propose([b"2"], kind=EntryKind.VERSION)
+    region.core("1").propose([b"2"], kind=EntryKind.RESTORE)
     region.pump("1")
     region.settle()
 
-    assert region.servers["2"].applied[-1].kind is EntryKind.VERSION
+    assert region.servers["2"].applied[-1].kind is EntryKind.RESTORE
 
 
 @pytest.mark.parametrize(("payloads", "kind"), [([], EntryKind.COMMAND), ([b"x"], EntryKind.CONFIG)])

@@ -1,7 +1,7 @@
 """A flipped bit in any byte of a log: the store refuses, or what it gives back is exactly what was written.
 
 Every byte of every file is tried: of a log of 200 entries closed in good order, and of smaller ones as a crash leaves
-them. FEDSCHED_FULL=1 does the crashed ones with 200 entries too, which takes a quarter of an hour.
+them. FEDSCHED_FULL=1 does the crashed ones with 200 entries too, which takes a few minutes.
 """
 
 from __future__ import annotations

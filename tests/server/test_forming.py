@@ -109,3 +109,23 @@ def test_the_cluster_id_depends_on_who_founds_not_on_their_addresses_or_order() 
 
     assert found(servers).cluster_id == found(moved).cluster_id
     assert found(servers).cluster_id != found(servers[:2]).cluster_id
+
+
+def test_a_founder_that_is_slower_than_the_others_founds_too_instead_of_asking_in_vain() -> None:
+    everybody = [a_greeting(name, seen="abc") for name in "abc"]
+    founding = found([greeting.info for greeting in everybody])
+    core = a_core()
+    core.heard(a_greeting("b", cluster_id=founding.cluster_id, seen="abc"), now=0)
+    core.heard(a_greeting("c", seen="ac"), now=0)
+    core.heard(a_greeting("d", seen="abcd"), now=0)
+
+    assert core.decide(now=1) == founding
+
+
+def test_a_server_that_is_no_founder_joins_what_the_founders_made() -> None:
+    founding = found([a_greeting(name).info for name in "bcd"])
+    core = a_core()
+    for name in "bc":
+        core.heard(a_greeting(name, cluster_id=founding.cluster_id, seen="abc"), now=0)
+
+    assert core.decide(now=1) == Join(a_greeting("b").info, founding.cluster_id)

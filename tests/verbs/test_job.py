@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fedsched.model.alloc_metric import AllocMetric
 from fedsched.model.errors import Conflict, NotFound
 from fedsched.model.evaluation import Evaluation, EvaluationStatus
 from fedsched.model.group import TaskGroup
@@ -136,7 +137,7 @@ def test_run_follows_an_evaluation_that_moves(file: str) -> None:
         (an_evaluation(EvaluationStatus.FAILED), 1, 'finished with status "failed"'),
         (an_evaluation(EvaluationStatus.BLOCKED, status_description="no room"), 2, 'is "blocked": no room'),
         (
-            an_evaluation(EvaluationStatus.COMPLETE, failed_tg_allocs={"front": {"CoalescedFailures": 1}}),
+            an_evaluation(EvaluationStatus.COMPLETE, failed_tg_allocs={"front": AllocMetric(coalesced_failures=1)}),
             2,
             'Task Group "front" (failed to place 2 allocations)',
         ),

@@ -75,6 +75,25 @@ class SnapshotChunksReply(Record):
     size: Annotated[int, "Bytes of the whole snapshot."] = 0
 
 
+class FetchImageRequest(Record):
+    """A leader asks a server to fetch a saved state from it, before the region is restored from that."""
+
+    image: Annotated[bytes, "Names the image: its id, size and digest."]
+    server_id: str
+    server_name: str
+    address: str
+
+
+RAFT_FETCH_IMAGE = declare(
+    Method(
+        "Raft.FetchImage",
+        FetchImageRequest,
+        Empty,
+        RunsAt.THIS_AGENT,
+        needs="server",
+        doc="Fetch a saved state from the leader and keep it on disk.",
+    )
+)
 RAFT_LIST_PEERS = declare(
     Method(
         "Raft.ListPeers",

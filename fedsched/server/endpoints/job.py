@@ -13,7 +13,7 @@ from msgspec import structs
 from fedsched.model.errors import NotFound
 from fedsched.model.evaluation import Evaluation, Trigger
 from fedsched.model.job import Job
-from fedsched.model.job_defaults import canonicalise
+from fedsched.model.job_defaults import canonicalise, with_implied_constraints
 from fedsched.model.job_problems import problems
 from fedsched.model.problem import InvalidJob
 from fedsched.model.summary import job_stub
@@ -126,7 +126,7 @@ class JobEndpoint:
         namespace = context.meta.namespace
         if namespace and namespace != "*" and job.namespace in ("", "default"):
             job = structs.replace(job, namespace=namespace)
-        job = canonicalise(job, region=self._desk.region)
+        job = with_implied_constraints(canonicalise(job, region=self._desk.region))
         found = problems(job)
         if found:
             raise InvalidJob(found)

@@ -11,6 +11,8 @@ from msgspec import structs
 from fedsched.model.errors import BadRequest, NotFound
 from fedsched.model.region import RaftConfiguration, RaftServer, RegionHealth
 from fedsched.raft.membership import Remove, ServerInfo
+from fedsched.raft.snapshots import SnapshotReader
+from fedsched.raft.wire import meta_from_bytes
 from fedsched.rpc.method import Empty, Method
 from fedsched.rpc.methods import autopilot as autopilot_methods
 from fedsched.rpc.methods import raft as methods
@@ -35,6 +37,7 @@ class RaftEndpoint:
             methods.RAFT_TRANSFER_LEADERSHIP: self.transfer_leadership,
             methods.RAFT_STATUS: self.status,
             methods.RAFT_SNAPSHOT_CHUNKS: self.snapshot_chunks,
+            methods.RAFT_FETCH_IMAGE: self.fetch_image,
             autopilot_methods.AUTOPILOT_HEALTH: self.health,
         }
 
@@ -109,8 +112,8 @@ class RaftEndpoint:
     async def snapshot_chunks(
         self, request: methods.SnapshotChunksRequest, context: CallContext
     ) -> AsyncIterator[bytes]:
-        """The bytes of one of our snapshots, from an offset on; the follower verifies them as a whole."""
-        reader = await trio.to_thread.run_sync(self._desk.raft.snapshots.open, request.snapshot_id)
+        """The bytes of a snapshot or image of ours, from an offset on; the receiver verifies them as a whole."""
+        reader = await trio.to_thread.run_sync(self._open, request.snapshot_id)
         try:
             offset = request.offset
             while data := await trio.to_thread.run_sync(reader.read, offset, CHUNK_BYTES):
@@ -118,6 +121,17 @@ class RaftEndpoint:
                 yield data
         finally:
             reader.close()
+
+    async def fetch_image(self, request: methods.FetchImageRequest, context: CallContext) -> Empty:
+        server = ServerInfo(request.server_id, request.server_name, request.address)
+        await self._desk.raft.restoring.fetch_from(server, meta_from_bytes(request.image))
+        return Empty()
+
+    def _open(self, snapshot_id: str) -> SnapshotReader:
+        try:
+            return self._desk.raft.snapshots.open(snapshot_id)
+        except NotFound:
+            return self._desk.raft.restoring.images.open(snapshot_id)
 
     async def health(self, request: Empty, context: CallContext) -> RegionHealth:
         return self._autopilot.health()

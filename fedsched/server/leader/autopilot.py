@@ -1,4 +1,4 @@
-"""Runs the autopilot core while this server leads: about once a second it looks at the set and may propose one change."""
+"""Runs the autopilot core while this server leads: once a second it looks at the set and may propose one change."""
 
 from __future__ import annotations
 

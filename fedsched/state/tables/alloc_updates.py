@@ -1,0 +1,138 @@
+"""What happens to allocations after they were placed: reports of clients, wishes of people, and their end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import numpy as np
+
+from fedsched.state.columns import copied, picked, raw
+from fedsched.state.fields import Command, Id
+from fedsched.state.id_map import words_of
+from fedsched.state.result import InvalidCommand, Result
+from fedsched.state.tables.alloc_columns import CLIENT_BY_CODE, HEALTHY, UNHEALTHY
+from fedsched.state.tables.allocations import COLD_CLIENT
+from fedsched.state.tables.evaluations import EvaluationWrite, store_evaluations
+from fedsched.state.tables.job_status import refresh_status
+from fedsched.state.tables.jobs import let_go
+from fedsched.state.tables.plans import alloc_change
+
+if TYPE_CHECKING:
+    from fedsched.state.transaction import Transaction
+
+REMOVE_MAX: Final = 7281
+"""Ids in one clean-up command; more are split by whoever makes them."""
+
+
+class AllocStatusUpdate(Command):
+    """What clients say about their allocations, collected from many."""
+
+    ids: bytes
+    statuses: bytes
+    """One code per id (see `alloc_columns`)."""
+    healths: bytes = b""
+    """Nothing, or one code per id: 0 says nothing about its health."""
+    client: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=1 << 18)] = ()
+    """Nothing, or encoded fields of the allocation record per id (task states, network); empty leaves them alone."""
+    evaluations: Annotated[tuple[EvaluationWrite, ...], msgspec.Meta(max_length=10_000)] = ()
+
+
+class AllocTransition(Command):
+    """Ask for allocations to be moved, rescheduled or stopped at the next evaluation."""
+
+    ids: bytes
+    flags: Annotated[int, msgspec.Meta(ge=0, le=0x3F)]
+    evaluations: Annotated[tuple[EvaluationWrite, ...], msgspec.Meta(max_length=10_000)] = ()
+
+
+class Reap(Command):
+    """Forget evaluations and allocations that nobody needs any more."""
+
+    evaluations: Annotated[tuple[Id, ...], msgspec.Meta(max_length=REMOVE_MAX)] = ()
+    allocs: Annotated[bytes, msgspec.Meta(max_length=16 * REMOVE_MAX)] = b""
+
+
+def apply_status(tx: Transaction, command: AllocStatusUpdate) -> Result:
+    count = _id_count(command.ids)
+    if len(command.statuses) != count or (command.healths and len(command.healths) != count):
+        raise InvalidCommand("one status (and one health or none at all) per id is expected")
+    if command.client and len(command.client) != count:
+        raise InvalidCommand(f"{len(command.client)} reports for {count} ids")
+    if not set(command.statuses) <= CLIENT_BY_CODE.keys() or not set(command.healths) <= {0, HEALTHY, UNHEALTHY}:
+        raise InvalidCommand("a status or health that does not exist")
+    unknown = _report(tx, command) if count else 0
+    store_evaluations(tx, command.evaluations)
+    return tx.done(updated=count - unknown, unknown=unknown)
+
+
+def _report(tx: Transaction, command: AllocStatusUpdate) -> int:
+    allocations = tx.store.allocations
+    found = allocations.find(words_of(command.ids))
+    # Of several reports about one allocation the last one counts.
+    slots, last = np.unique(found[::-1], return_index=True)
+    positions = len(found) - 1 - last
+    if len(slots) and slots[0] < 0:
+        slots, positions = slots[1:], positions[1:]
+    if not len(slots):
+        return len(found)
+    before = allocations.live.read(slots)
+    after = copied(before)
+    after["client_status"] = np.frombuffer(command.statuses, dtype=np.uint8)[positions]
+    if command.healths:
+        health = np.frombuffer(command.healths, dtype=np.uint8)[positions]
+        after["health"] = np.where(health != 0, health, before["health"])
+    after["modify_index"] = tx.index
+    after["modify_time"] = tx.time_ns
+    if command.client:
+        said = [(at, data) for at, position in enumerate(positions.tolist()) if (data := command.client[position])]
+        where = np.array([at for at, _ in said], dtype=np.int64)
+        reported = picked(after, where)
+        allocations.put_cold(COLD_CLIENT, slots[where], reported, [data for _, data in said])
+        raw(after)[where] = raw(reported)
+    allocations.rewrite(slots, before, after)
+    for namespace, job_id in allocations.recount(before, after):
+        refresh_status(tx, namespace, job_id)
+    tx.changed(alloc_change(tx, slots, after))
+    return int((found < 0).sum())
+
+
+def apply_transition(tx: Transaction, command: AllocTransition) -> Result:
+    count = _id_count(command.ids)
+    found = tx.store.allocations.find(words_of(command.ids)) if count else np.empty(0, dtype=np.int64)
+    slots = np.unique(found[found >= 0])
+    if len(slots):
+        before = tx.store.allocations.live.read(slots)
+        after = copied(before)
+        after["flags"] |= np.uint32(command.flags)
+        after["modify_index"] = after["alloc_modify_index"] = tx.index
+        after["modify_time"] = tx.time_ns
+        tx.store.allocations.rewrite(slots, before, after)
+        tx.changed(alloc_change(tx, slots, after))
+    store_evaluations(tx, command.evaluations)
+    return tx.done(updated=len(slots), unknown=int((found < 0).sum()))
+
+
+def apply_reap(tx: Transaction, command: Reap) -> Result:
+    allocations = tx.store.allocations
+    count = _id_count(command.allocs)
+    found = allocations.find(words_of(command.allocs)) if count else np.empty(0, dtype=np.int64)
+    slots = np.unique(found[found >= 0])
+    if len(slots):
+        rows = allocations.live.read(slots)
+        change = alloc_change(tx, slots, rows, removed=True)
+        jobs = allocations.recount(rows, np.zeros_like(rows))
+        let_go(tx, allocations.remove(slots))
+        tx.changed(change)
+        for namespace, job_id in jobs:
+            refresh_status(tx, namespace, job_id)
+    gone = [row for key in dict.fromkeys(command.evaluations) if (row := tx.delete(tx.store.evaluations.table, key))]
+    for namespace, job_id in sorted({(row.namespace, row.job_id) for row in gone}):
+        refresh_status(tx, namespace, job_id)
+    return tx.done(allocs=len(slots), evaluations=len(gone))
+
+
+def _id_count(ids: bytes) -> int:
+    if len(ids) % 16:
+        raise InvalidCommand(f"{len(ids)} bytes are not a column of 16-byte ids")
+    return len(ids) // 16

@@ -1,0 +1,375 @@
+"""A committed plan: what changes for one job, in columns.
+
+The job and its version are named once, a group once, and then come byte strings: ids, node slots, places in the group.
+24 bytes per placed allocation, whatever its size in memory or on paper. The plan applier has checked the plan against
+the leader's state before it was proposed; what is checked again here is what may have changed in between and what could
+break the tables.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsched.model.job import JobStatus
+from fedsched.state.changes import AllocChange
+from fedsched.state.columns import Slots, copied, picked
+from fedsched.state.fields import Command, Count, Id, Name, Stored
+from fedsched.state.id_map import Words, words_of
+from fedsched.state.result import InvalidCommand, Result, refused
+from fedsched.state.tables.alloc_columns import CLIENT_BY_CODE, DESIRED_BY_CODE, Flag
+from fedsched.state.tables.alloc_origins import OriginRow
+from fedsched.state.tables.allocations import COLD_DESIRED, COLD_KIN, COLD_PLAN, NO_ID
+from fedsched.state.tables.deployments import DeploymentWrite, store_deployments
+from fedsched.state.tables.evaluations import EvaluationWrite, store_evaluations
+from fedsched.state.tables.job_status import refresh_status
+from fedsched.state.tables.jobs import JobRow, let_go
+
+if TYPE_CHECKING:
+    from fedsched.state.transaction import Transaction
+
+BATCH_MAX: Final = 1 << 18
+"""Allocations in one column; 8 MiB, the most an entry may have, hold no more of them anyway."""
+
+Few = msgspec.Meta(max_length=10_000)
+
+
+class PlacedGroup(Stored):
+    """New allocations of one group."""
+
+    group: Name
+    ids: bytes
+    node_slots: bytes
+    """One little-endian 32-bit slot per id."""
+    name_indexes: bytes
+    """One little-endian 32-bit place per id."""
+    flags: Annotated[int, msgspec.Meta(ge=0, le=0xFFFF)] = 0
+    shared: bytes = b""
+    """Encoded fields of the allocation record that all of them have: resources, metrics."""
+    previous: bytes = b""
+    """Nothing, or one id per id: the allocation that it replaces, zeros for none."""
+    own_at: bytes = b""
+    """Positions (32-bit) of those that have fields of their own, such as ports."""
+    own: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=BATCH_MAX)] = ()
+
+
+class StoppedBatch(Stored):
+    """Allocations that get a new desired status for one and the same reason."""
+
+    ids: bytes
+    desired: Annotated[int, msgspec.Meta(ge=1, le=3)] = 2
+    client_status: Annotated[int, msgspec.Meta(ge=0, le=6)] = 0
+    """0 leaves it to the client; servers only ever say lost or unknown."""
+    fields: bytes = b""
+    """Encoded fields of the allocation record: description, follow-up evaluation, preemptor."""
+
+
+class UpdatedGroup(Stored):
+    """Allocations of one group that go on in place under the plan's job version."""
+
+    group: Name
+    ids: bytes
+    shared: bytes = b""
+
+
+class PlanApply(Command):
+    """The part of a plan that its applier found good."""
+
+    namespace: Id
+    job_id: Id
+    job_create_index: Count
+    job_version: Count
+    evaluation_id: Id
+    snapshot_index: Count
+    """The index up to which the planner knew the fleet."""
+    term: Count = 0
+    """The leadership under which it was made; older than the current one is refused. 0 is not checked."""
+    deployment_id: Name = ""
+    placed: Annotated[tuple[PlacedGroup, ...], Few] = ()
+    stopped: Annotated[tuple[StoppedBatch, ...], Few] = ()
+    updated: Annotated[tuple[UpdatedGroup, ...], Few] = ()
+    deployments: Annotated[tuple[DeploymentWrite, ...], Few] = ()
+    evaluations: Annotated[tuple[EvaluationWrite, ...], Few] = ()
+
+
+class OfficeBegin(Command):
+    """A new leader's first command: plans of earlier leaderships are void from here on."""
+
+    term: Count
+
+
+def apply_office(tx: Transaction, command: OfficeBegin) -> Result:
+    known = tx.store.meta.number("office_term")
+    if command.term > known:
+        tx.store.meta.put(tx, "office_term", number=command.term)
+    return tx.done(term=max(known, command.term))
+
+
+def apply_plan(tx: Transaction, command: PlanApply) -> Result:
+    office = tx.store.meta.number("office_term")
+    if 0 < command.term < office:
+        return refused(
+            tx.index,
+            "conflict",
+            f"plan of term {command.term} for job {command.job_id!r}, but the leader of term {office} is in office",
+            hint="schedule the evaluation again",
+        )
+    _check_shapes(command)
+    tally = _Tally()
+    for batch in command.stopped:
+        _stop(tx, batch, tally)
+    job = _job_to_place_for(tx, command)
+    if job is not None:
+        for update in command.updated:
+            _update(tx, command, update, tally)
+        for group in command.placed:
+            _place(tx, command, group, tally)
+    else:
+        tally.skipped += sum(len(group.ids) for group in command.placed) // 16
+        tally.skipped += sum(len(group.ids) for group in command.updated) // 16
+    store_deployments(tx, command.deployments)
+    store_evaluations(tx, command.evaluations)
+    if job is not None and tally.placed and job.status != JobStatus.RUNNING.value:
+        tally.jobs.add((command.namespace, command.job_id))
+    for namespace, job_id in sorted(tally.jobs):
+        refresh_status(tx, namespace, job_id)
+    return tx.done(
+        placed=tally.placed,
+        changed=tally.changed,
+        skipped=tally.skipped,
+        refused_node_slots=sorted(tally.refused_node_slots),
+    )
+
+
+class _Tally:
+    """What a plan came to."""
+
+    def __init__(self) -> None:
+        self.placed = 0
+        self.changed = 0
+        self.skipped = 0
+        self.refused_node_slots: set[int] = set()
+        self.jobs: set[tuple[str, str]] = set()
+
+
+def _check_shapes(command: PlanApply) -> None:
+    """Whatever could break the tables is refused before anything is touched."""
+    for ids in _id_columns(command):
+        if len(ids) % 16 or len(ids) > 16 * BATCH_MAX:
+            raise InvalidCommand(f"{len(ids)} bytes are not a column of 16-byte ids")
+    for group in command.placed:
+        count = len(group.ids) // 16
+        if len(group.node_slots) != 4 * count or len(group.name_indexes) != 4 * count:
+            raise InvalidCommand(f"group {group.group!r}: columns of different length")
+        if group.previous and len(group.previous) != len(group.ids):
+            raise InvalidCommand(f"group {group.group!r}: predecessors for some but not for all")
+        if len(group.own_at) != 4 * len(group.own):
+            raise InvalidCommand(f"group {group.group!r}: own fields without a position")
+        if count and (_repeats(group.ids) or int(_column(group.name_indexes).max()) >= 1 << 31):
+            raise InvalidCommand(f"group {group.group!r}: an id comes twice or a place is out of range")
+        if group.own and (int(_column(group.own_at).max()) >= count or _repeats_one(_column(group.own_at))):
+            raise InvalidCommand(f"group {group.group!r}: own fields for a place that is not there")
+
+
+def _id_columns(command: PlanApply) -> list[bytes]:
+    placed = [group.ids for group in command.placed]
+    return [*placed, *(batch.ids for batch in command.stopped), *(group.ids for group in command.updated)]
+
+
+def _job_to_place_for(tx: Transaction, command: PlanApply) -> JobRow | None:
+    """The job, unless it was stopped or purged since, or no longer has the version that the plan is for."""
+    row = tx.store.jobs.row(command.namespace, command.job_id)
+    if row is None or row.stop or row.create_index != command.job_create_index:
+        return None
+    key = (command.namespace, command.job_id, command.job_create_index, command.job_version)
+    return row if tx.store.jobs.version_rows.get(*key) is not None else None
+
+
+def _place(tx: Transaction, command: PlanApply, group: PlacedGroup, tally: _Tally) -> None:
+    allocations = tx.store.allocations
+    words = words_of(group.ids)
+    node_slots = _column(group.node_slots).astype(np.int64)
+    good = _good_nodes(tx, node_slots, command.snapshot_index)
+    tally.refused_node_slots.update(node_slots[~good].tolist())
+    known = allocations.look_up(words)
+    good &= known.slots < 0
+    count = int(good.sum())
+    tally.skipped += len(words) - count
+    if not count:
+        return
+    name_indexes = _column(group.name_indexes).astype(np.int32)
+    if count < len(words):
+        words, node_slots, name_indexes, known = words[good], node_slots[good], name_indexes[good], known.only(good)
+    slots = allocations.place(
+        _origin(tx, command, group.group, group.shared),
+        words=words,
+        known=known,
+        node_slots=node_slots,
+        name_indexes=name_indexes,
+        index=tx.index,
+        time_ns=tx.time_ns,
+        flags=group.flags & int(_ALL_FLAGS),
+    )
+    if group.own or group.previous:
+        _add_own(tx, group, good, slots)
+    tally.placed += count
+    ids = group.ids if count == len(good) else _id_bytes(words)
+    tx.changed(AllocChange(slots, node_slots, ((command.namespace, command.job_id),), ids))
+
+
+def _good_nodes(tx: Transaction, node_slots: Slots, known_until: int) -> NDArray[np.bool_]:
+    """Which of these are slots of nodes that the planner can have meant."""
+    columns = tx.store.nodes.columns
+    inside = node_slots < columns.high
+    records = columns.read(np.where(inside, node_slots, 0)) if columns.high else None
+    if records is None:
+        return inside
+    good: NDArray[np.bool_] = (
+        inside & (records["used"] != 0) & (records["departed"] == 0) & (records["create_index"] <= known_until)
+    )
+    return good
+
+
+def _origin(tx: Transaction, command: PlanApply, group: str, shared: bytes) -> OriginRow:
+    allocations = tx.store.allocations
+    row = allocations.ensure_group(command.namespace, command.job_id, command.job_create_index, group)
+    return OriginRow(
+        ref=allocations.live_origins.next_ref(),
+        namespace=command.namespace,
+        job_id=command.job_id,
+        job_create_index=command.job_create_index,
+        job_version=command.job_version,
+        group=group,
+        evaluation_id=command.evaluation_id,
+        deployment_id=command.deployment_id,
+        group_slot=row.slot,
+        shared=shared,
+    )
+
+
+def _add_own(tx: Transaction, group: PlacedGroup, good: NDArray[np.bool_], slots: Slots) -> None:
+    """Fields of single allocations, and the links between an allocation and the one that it replaces."""
+    allocations = tx.store.allocations
+    where = np.full(len(good), -1, dtype=np.int64)
+    where[good] = slots
+    if group.own:
+        own_slots = where[_column(group.own_at)]
+        placed = np.flatnonzero(own_slots >= 0)
+        _rewrite_cold(tx, COLD_PLAN, own_slots[placed], [group.own[at] for at in placed.tolist()])
+    if not group.previous:
+        return
+    ids, previous = group.ids, group.previous
+    pairs = [
+        (int(where[at]), ids[16 * at : 16 * at + 16], previous[16 * at : 16 * at + 16])
+        for at in np.flatnonzero(good).tolist()
+        if previous[16 * at : 16 * at + 16] != NO_ID
+    ]
+    if not pairs:
+        return
+    _rewrite_cold(tx, COLD_KIN, np.array([slot for slot, _, _ in pairs]), [before + NO_ID for _, _, before in pairs])
+    heirs = {before: identity for _, identity, before in pairs}
+    found = allocations.find(words_of(b"".join(heirs)))
+    known = {int(slot): heir for slot, heir in zip(found, heirs.values(), strict=True) if slot >= 0}
+    kin = [((allocations.cold.kin.get(slot) or NO_ID)[:16] or NO_ID) + heir for slot, heir in known.items()]
+    if known:
+        _rewrite_cold(tx, COLD_KIN, np.array(list(known)), kin, index=tx.index)
+
+
+def _rewrite_cold(tx: Transaction, part: int, slots: Slots, values: list[bytes], *, index: int | None = None) -> None:
+    if not len(slots):
+        return
+    before = tx.store.allocations.live.read(slots)
+    after = copied(before)
+    if index is not None:
+        after["modify_index"] = after["alloc_modify_index"] = index
+    tx.store.allocations.put_cold(part, slots, after, values)
+    tx.store.allocations.rewrite(slots, before, after)
+
+
+def _stop(tx: Transaction, batch: StoppedBatch, tally: _Tally) -> None:
+    allocations = tx.store.allocations
+    slots = _known_slots(tx, batch.ids, tally)
+    if not len(slots):
+        return
+    assert batch.desired in DESIRED_BY_CODE
+    before = allocations.live.read(slots)
+    after = copied(before)
+    after["desired"] = batch.desired
+    if batch.client_status in CLIENT_BY_CODE:
+        after["client_status"] = batch.client_status
+    after["modify_index"] = after["alloc_modify_index"] = tx.index
+    after["modify_time"] = tx.time_ns
+    if batch.fields:
+        allocations.put_cold(COLD_DESIRED, slots, after, [batch.fields] * len(slots))
+    allocations.rewrite(slots, before, after)
+    tally.jobs.update(allocations.recount(before, after))
+    tally.changed += len(slots)
+    tx.changed(alloc_change(tx, slots, before))
+
+
+def _update(tx: Transaction, command: PlanApply, update: UpdatedGroup, tally: _Tally) -> None:
+    allocations = tx.store.allocations
+    slots = _known_slots(tx, update.ids, tally)
+    before = allocations.live.read(slots)
+    group = allocations.ensure_group(command.namespace, command.job_id, command.job_create_index, update.group)
+    mine = allocations.live_origins.group_slots(before["origin"]) == group.slot
+    tally.skipped += int((~mine).sum())
+    slots, before = slots[mine], picked(before, mine)
+    if not len(slots):
+        return
+    origin = _origin(tx, command, update.group, update.shared)
+    allocations.live_origins.put(origin, len(slots))
+    after = copied(before)
+    after["origin"] = origin.ref
+    after["modify_index"] = after["alloc_modify_index"] = tx.index
+    after["modify_time"] = tx.time_ns
+    allocations.rewrite(slots, before, after)
+    let_go(tx, allocations.live_origins.unuse(before["origin"]))
+    tally.changed += len(slots)
+    tx.changed(alloc_change(tx, slots, after))
+
+
+def alloc_change(tx: Transaction, slots: Slots, rows: Any, *, removed: bool = False) -> AllocChange:
+    """The change that says these allocations differ."""
+    origins = tx.store.allocations.live_origins.rows
+    found = [origins.get(ref) for ref in np.unique(rows["origin"]).tolist()]
+    jobs = tuple(sorted({origin.job_key for origin in found if origin is not None}))
+    return AllocChange(slots, rows["node"].astype(np.int64), jobs, _id_bytes(rows["id"]), removed)
+
+
+def _known_slots(tx: Transaction, ids: bytes, tally: _Tally) -> Slots:
+    """The slots of these ids, each once; ids that are not there (any more) are skipped."""
+    if not ids:
+        return np.empty(0, dtype=np.int64)
+    found = tx.store.allocations.find(words_of(ids))
+    slots = np.unique(found[found >= 0])
+    tally.skipped += len(found) - len(slots)
+    return slots
+
+
+_ALL_FLAGS: Final = Flag.CANARY | Flag.MIGRATE | Flag.RESCHEDULE | Flag.FORCE_RESCHEDULE
+
+
+def _column(data: bytes) -> NDArray[np.uint32]:
+    return np.frombuffer(data, dtype="<u4")
+
+
+def _id_bytes(words: Words) -> bytes:
+    return words.astype(">u8").tobytes()
+
+
+def _repeats(ids: bytes) -> bool:
+    """Whether an id comes twice; nearly always the first halves are different already."""
+    first = np.frombuffer(ids, dtype=np.uint64)[::2].copy()
+    first.sort()
+    if not (first[1:] == first[:-1]).any():
+        return False
+    words = words_of(ids)
+    return len(np.unique(words, axis=0)) != len(words)
+
+
+def _repeats_one(values: NDArray[np.uint32]) -> bool:
+    return len(np.unique(values)) != len(values)

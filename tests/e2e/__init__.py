@@ -1,0 +1,1 @@
+"""Whole agents as processes: what an operator would see, asserted."""
