@@ -7,14 +7,18 @@ export PATH := justfile_directory() / ".venv/bin" + ":" + env_var("PATH")
 default:
     @just --list --unsorted
 
-# everything that must hold: lints, types, imports, tests
+# a region of three servers: its leader, a registration, a failover
+demo:
+    @fedsched demo
+
+# everything that must hold, as a newcomer runs it
 test: check
 
-# the gate: lints, types, import contracts, the whole test suite
+# the gate: lints, types, import contracts, the whole test suite on two cores
 check: lint
-    pytest -n 2
+    pytest -n 2 --dist worksteal
 
-# lints, types, import contracts
+# lints, format, types, import contracts
 lint:
     ruff check .
     ruff format --check .
@@ -25,6 +29,35 @@ lint:
 fmt:
     ruff check --fix .
     ruff format .
+
+# branch coverage: 100 % of raft's deciding modules, 90 % of everything
+coverage:
+    coverage erase
+    coverage run -m pytest -p no:xdist -m "not processes"
+    coverage combine
+    coverage report --fail-under 90
+    coverage report --fail-under 100 --include 'fedsched/raft/core.py,fedsched/raft/ground.py,fedsched/raft/leading.py,fedsched/raft/elections.py,fedsched/raft/following.py,fedsched/raft/office.py,fedsched/raft/progress.py,fedsched/raft/quorum.py,fedsched/raft/reads.py,fedsched/raft/log.py,fedsched/raft/unsettled.py,fedsched/raft/membership.py,fedsched/raft/autopilot.py,fedsched/raft/digests.py,fedsched/raft/flaps.py,fedsched/raft/campaign.py,fedsched/raft/compaction.py'
+
+# simulate SEEDS worlds of Raft servers under faults; anything found is printed with the command that replays it
+sim SEEDS="1000" *MORE:
+    python -m fedsched.sim run --seeds {{ SEEDS }} --jobs 2 {{ MORE }}
+
+# plant every known kind of bug, one at a time, and demand that the simulator finds it
+sim-mutants *MORE:
+    python -m fedsched.sim mutants {{ MORE }}
+
+# real servers under kill -9, pauses and cut links, with every history checked
+chaos *MORE:
+    python -m tests.chaos {{ MORE }}
+
+# measure: just bench raft, just bench store --json, ...
+bench *WORDS:
+    fedsched bench {{ WORDS }}
+
+# write docs/reference anew from the code
+reference:
+    python -m fedsched.agent.config_reference
+    python -m fedsched.cli.commands_reference
 
 # renew the pinned requirements
 lock:

@@ -1,8 +1,8 @@
 """`bench codec`: what it costs to turn the busiest nouns into bytes and back.
 
 Each is compared with the same content in plain containers (maps with text keys, one per allocation) through the same
-CBOR code. A plan is where the two differ most: in columns it names job and group once, so its cost per allocation is what
-decides how many allocations a second fit through the log.
+CBOR code. A plan is where the two differ most: in columns it names job and group once, so its cost per allocation is
+what decides how many allocations a second fit through the log.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class Recovery:
         )
 
 
-def recover(data_dir: Path | str, new_config: Config) -> Recovery:
-    """Append `new_config` to the log of the stopped server in `data_dir`.
+def recover(data_dir: Path | str, new_config: Config | None = None) -> Recovery:
+    """Append `new_config` to the log of the stopped server in `data_dir`; without one, the server alone goes on.
 
     Raises `DataDirInUse` while the server runs, `BadRequest` for a config that could not work, `NotFound` where there
     is no log to recover, `DamagedStore` or `DamagedSnapshot` if what is there is not to be trusted.
@@ -62,7 +62,8 @@ def recover(data_dir: Path | str, new_config: Config) -> Recovery:
     if not (directory / "server-id").exists():
         raise NotFound(f"{directory} is no server's data directory", hint="give the data_dir of a stopped server")
     with open_data_dir(directory, _no_new_id, ballast_bytes=0) as opened:
-        _check(new_config, opened.server_id)
+        if new_config is not None:
+            _check(new_config, opened.server_id)
         store = LogStore(opened.log_path, recycle_wal=False)
         try:
             found = store.recover()
@@ -75,7 +76,8 @@ def recover(data_dir: Path | str, new_config: Config) -> Recovery:
                 found = replace(found, snapshot=snapshot)
             if not (found.entries or found.prev_index):
                 raise NotFound(f"the log in {directory} is empty", hint="start the server; it joins or bootstraps")
-            recovery = _plan(found, opened.server_id, new_config)
+            config = new_config or _alone(_config_in_force(found), opened.server_id)
+            recovery = _plan(found, opened.server_id, config)
             store.write([_write(recovery, reset)])
         finally:
             store.close()
@@ -84,6 +86,16 @@ def recover(data_dir: Path | str, new_config: Config) -> Recovery:
 
 def _no_new_id() -> NoReturn:
     raise AssertionError("a directory without a server id was refused before")
+
+
+def _alone(old: Config, server_id: str) -> Config:
+    me = old.server(server_id)
+    if me is None:
+        raise BadRequest(
+            f"server {server_id} is not in the last membership its log knows",
+            hint="recover a server that was a member, or wipe this one and let it join",
+        )
+    return Config(voters=frozenset([server_id]), servers=(me,))
 
 
 def _check(config: Config, server_id: str) -> None:

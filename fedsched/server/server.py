@@ -40,7 +40,8 @@ from fedsched.server.endpoints.server import ServerEndpoint
 from fedsched.server.endpoints.snapshot import SnapshotEndpoint
 from fedsched.server.joining import Joining
 from fedsched.server.leader.autopilot import AutopilotService
-from fedsched.server.leader.office import hold_office
+from fedsched.server.leader.office import LeaderService, hold_office
+from fedsched.server.leader.versions import VersionService
 from fedsched.server.machine import StateMachine
 from fedsched.server.members import Members, Self
 from fedsched.server.peers import PeerLinks
@@ -76,7 +77,7 @@ class Server:
         self.calls: CallServer
         self.raft: RaftRunner
         self.me: ServerInfo
-        self._office_services: list[AutopilotService] = []
+        self._office_services: list[LeaderService] = []
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; says `started` when the port is bound and the log recovered."""
@@ -145,7 +146,7 @@ class Server:
         )
         joining = Joining(options, self.me, raft=raft, peers=peers, log=self._log)
         autopilot = AutopilotService(raft, members, self._autopilot_settings, self._log)
-        self._office_services = [autopilot]
+        self._office_services = [autopilot, VersionService(desk)]
         endpoints: list[Endpoint] = [
             JobEndpoint(desk),
             EvaluationEndpoint(desk),

@@ -9,7 +9,7 @@ import msgspec
 
 from fedsched.model.errors import BadRequest
 from fedsched.model.job import Job
-from fedsched.model.record import from_api
+from fedsched.model.job_submission import from_submission
 
 BYTES_MAX: Final = 8 * 1024 * 1024
 """The largest job a server takes; reading more would only delay the refusal."""

@@ -65,6 +65,29 @@ def transfer_leadership(terminal: Terminal, given: Given) -> int:
 
 
 @VERBS.verb(
+    "operator raft recover",
+    "make a stopped server go on alone when its majority is lost for good",
+    doc="Writes a membership of this one server into the log of a stopped agent. Acknowledged writes that only the lost"
+    " servers had are gone for good; never start those again with their old data. Prefer any way to bring them back.",
+    flags=(Flag("data-dir", "data_dir of the stopped agent", value="dir"), Flag("yes", "do not ask", bool)),
+    is_remote=False,
+)
+def raft_recover(terminal: Terminal, given: Given) -> int:
+    from pathlib import Path
+
+    from fedsched.raft.recover import recover
+
+    if not given["data-dir"]:
+        raise BadUsage("-data-dir is missing", hint="name the data_dir of the stopped agent")
+    question = f"Have all other servers been lost for good, and may {given['data-dir']} go on alone?"
+    if not given["yes"] and not terminal.confirm(question):
+        terminal.say("Cancelled")
+        return FAILED
+    terminal.say(recover(Path(given["data-dir"]) / "server").explain())
+    return OK
+
+
+@VERBS.verb(
     "operator autopilot health",
     "show which servers are healthy, and how many may fail",
     doc="Shows how the leader sees each server of its region. Exits 1 if the region is not healthy.",

@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,7 +29,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> None
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[AgentConfig]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[AgentConfig]:
     """The settings that agents were started with; nothing really starts."""
     configs: list[AgentConfig] = []
 
@@ -39,7 +39,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[AgentConfig]]:
         return 3
 
     stand_in(monkeypatch, "fedsched.agent.main", run_agent=run_agent)
-    yield configs
+    return configs
 
 
 def test_agent_gathers_files_environment_and_flags(started: list[AgentConfig], tmp_path: Path) -> None:
@@ -47,7 +47,8 @@ def test_agent_gathers_files_environment_and_flags(started: list[AgentConfig], t
     file.write_text('region = "file"\ndatacenter = "file"\ndata_dir = "/d"\n[server]\nbootstrap_expect = 4\n')
 
     code, _, err = fedsched(
-        f"agent -config {file} -server -node=eu-1 -retry-join a -retry-join b -set server.raft_multiplier=2 -log-json=false",
+        f"agent -config {file} -server -node=eu-1 -retry-join a -retry-join b"
+        " -set server.raft_multiplier=2 -log-json=false",
         {"FEDSCHED_REGION": "env", "FEDSCHED_LOG_JSON": "true"},
     )
 

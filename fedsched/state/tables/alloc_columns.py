@@ -15,9 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedsched.codec import STORED_LIMITS, CodecError, from_builtins, loads
+from fedsched.codec import STORED_LIMITS, CodecError, dumps, from_builtins, loads, to_builtins
 from fedsched.model.alloc import Allocation, ClientStatus, DesiredStatus
 from fedsched.model.ids import alloc_name, uuid_text
+from fedsched.model.record import fields_of
 from fedsched.state.columns import Rows
 from fedsched.state.tables.alloc_origins import OriginRow
 
@@ -116,8 +117,26 @@ def to_allocation(
     row: Any, origin: OriginRow, *, node_id: str, node_name: str, cold: tuple[bytes, ...], kin: bytes
 ) -> Allocation:
     """The record that people and schedulers know. Later cold bytes win over earlier ones, columns over all."""
+    try:
+        return from_builtins(_fields(row, origin, node_id, node_name, (origin.shared, *cold), kin), Allocation)
+    except CodecError as error:
+        # One record that cannot be read must not hide all others of a list; the columns are always readable.
+        said = {"ClientDescription": f"stored details cannot be read by this version: {error}"}
+        return from_builtins(_fields(row, origin, node_id, node_name, (), kin) | said, Allocation)
+
+
+def stored_fields(allocation: Allocation, *names: str) -> bytes:
+    """These fields of an allocation, encoded for the bytes beside the columns; what is empty is left out."""
+    whole = to_builtins(allocation)
+    keys = (field.internal_name for field in fields_of(Allocation) if field.name in names)
+    return dumps({key: whole[key] for key in keys if key in whole})
+
+
+def _fields(
+    row: Any, origin: OriginRow, node_id: str, node_name: str, parts: tuple[bytes, ...], kin: bytes
+) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    for part in (origin.shared, *cold):
+    for part in parts:
         if part:
             fields.update(_read_fields(part))
     fields.update(
@@ -141,7 +160,7 @@ def to_allocation(
     if kin:
         fields.update(PreviousAllocation=_kin_text(kin[:16]), NextAllocation=_kin_text(kin[16:]))
     _add_flags(fields, Flag(int(row["flags"])), int(row["health"]))
-    return from_builtins(fields, Allocation)
+    return fields
 
 
 def _kin_text(identity: bytes) -> str:
