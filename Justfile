@@ -57,7 +57,7 @@ bench *WORDS:
 # write docs/reference anew from the code
 reference:
     python -m fedsched.agent.config_reference
-    python -m fedsched.cli.commands_reference
+    python -m fedsched.cli.reference
 
 # renew the pinned requirements
 lock:

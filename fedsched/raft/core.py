@@ -184,14 +184,18 @@ class RaftCore(Following):
         """Whether `take_effects` would have anything to say."""
         return self._dirty
 
-    def take_effects(self) -> Effects:
-        """What is to be done, once; see `Effects` for the order of duties."""
+    def take_effects(self, *, spread_commit: bool = True) -> Effects:
+        """What is to be done, once; see `Effects` for the order of duties.
+
+        Without `spread_commit` nothing is sent only to tell followers of a new commit index: a runner that expects more
+        proposals in a moment lets it travel with those, and takes effects once more if none came.
+        """
         office = self.office
         if office is None:
             self._ask_leader()
         else:
             self._start_round(office)
-            office.fill(self._send_now, self.commit, self.snapshot, self.now)
+            office.fill(self._send_now, self.commit, self.snapshot, self.now, spread_commit=spread_commit)
         return self._gather()
 
     # ----------------------------------------------------------------- looking

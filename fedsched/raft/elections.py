@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedsched.raft import rare
 from fedsched.raft.campaign import Campaign
-from fedsched.raft.ground import CANDIDATE, LEADER, PRECANDIDATE
+from fedsched.raft.ground import CANDIDATE, FOLLOWER, LEADER, PRECANDIDATE
 from fedsched.raft.leading import Leading
 from fedsched.raft.messages import PreVote, PreVoteReply, TimeoutNow, Vote, VoteReply
 from fedsched.raft.quorum import Outcome
@@ -15,7 +15,8 @@ class Elections(Leading):
 
     def _tick_election(self) -> None:
         self._elapsed += 1
-        if self._elapsed < self._timeout:
+        has_nobody_to_wait_for = self.role == FOLLOWER and self.config.is_alone(self.server_id)
+        if self._elapsed < self._timeout and not has_nobody_to_wait_for:
             return
         if self._may_campaign():
             self._ask_prevotes()

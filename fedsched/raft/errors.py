@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsched.model.errors import Busy, FedschedError, TooLarge, Unavailable
+from fedsched.model.errors import BadRequest, Busy, FedschedError, TooLarge, Unavailable
 from fedsched.raft import messages
 
 
@@ -56,6 +56,9 @@ def refusal(refused: messages.Refused) -> FedschedError:
         case messages.REFUSED_BUSY:
             return Busy("too many bytes wait for commit", hint="try again in a moment")
         case messages.REFUSED_TOO_LARGE:
-            return TooLarge("the entry is larger than 8 MiB", hint="split the request")
+            return TooLarge(f"too large: {refused.detail}", hint="split the request")
+        case messages.REFUSED_BAD_CHANGE | messages.REFUSED_NO_TARGET:
+            return BadRequest(refused.detail or refused.reason, hint="`fedsched operator raft list-peers` shows the set")
         case reason:
-            return ProposalRefused(f"refused: {reason}", hint="nothing was changed; try again")
+            detail = f" ({refused.detail})" if refused.detail else ""
+            return ProposalRefused(f"refused: {reason}{detail}", hint="nothing was changed; try again")

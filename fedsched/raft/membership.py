@@ -57,6 +57,10 @@ class Config:
         """Whether this server's vote counts now, in either set of a joint config."""
         return server_id in self.voters or server_id in self.outgoing
 
+    def is_alone(self, server_id: str) -> bool:
+        """Whether this server decides everything by itself: then it has nobody to wait for."""
+        return self.voters == {server_id} and not self.outgoing
+
     def server(self, server_id: str) -> ServerInfo | None:
         return next((server for server in self.servers if server.id == server_id), None)
 

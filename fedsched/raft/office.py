@@ -142,7 +142,9 @@ class Office:
                 )
             )
 
-    def fill(self, out: list[Message], commit: int, snapshot: SnapshotMeta | None, now: int) -> None:
+    def fill(
+        self, out: list[Message], commit: int, snapshot: SnapshotMeta | None, now: int, *, spread_commit: bool = True
+    ) -> None:
         """Everything that may be sent to anybody right now."""
         for progress in self.peers.values():
             if progress.mode is Mode.SNAPSHOT or progress.is_paused:
@@ -152,7 +154,7 @@ class Office:
                 progress.offer(snapshot, now)
                 out.append(self._offer(progress, snapshot))
             elif progress.mode is Mode.REPLICATE:
-                self._stream(progress, out, commit)
+                self._stream(progress, out, commit, spread_commit)
             else:
                 progress.is_paused = True
                 self._probe(progress, out, commit)
@@ -164,7 +166,7 @@ class Office:
             progress.offered_at = now
             out.append(self._offer(progress, progress.offered))
 
-    def _stream(self, progress: Progress, out: list[Message], commit: int) -> None:
+    def _stream(self, progress: Progress, out: list[Message], commit: int, spread_commit: bool) -> None:
         log, settings = self._log, self._settings
         is_silent = True
         while progress.next <= log.last:
@@ -176,7 +178,8 @@ class Office:
             progress.commit_told = min(commit, progress.next - 1)
             out.append(message)
             is_silent = False
-        if is_silent and (progress.poked or progress.commit_told < min(commit, progress.next - 1)):
+        is_untold = spread_commit and progress.commit_told < min(commit, progress.next - 1)
+        if is_silent and (progress.poked or is_untold):
             progress.commit_told = min(commit, progress.next - 1)
             out.append(self._empty(progress, commit))
         progress.poked = False

@@ -118,6 +118,7 @@ class RaftRunner:
         self._next_ctx = 1
         self._shared_read: Promise[int] | None = None
         self._flush_due = trio.Event()
+        self._commit_untold = False
         self._failed: Promise[None] = Promise()
         self._role = RoleChange("follower", core.term, None, 0)
         self._role_changed = trio.Event()
@@ -188,7 +189,7 @@ class RaftRunner:
         """A peer's messages, as many as arrived together."""
         for message in messages:
             self.core.step(message)
-        self._flush()
+        self._flush(spread_commit=False)
 
     def peer_unreachable(self, server_id: str) -> None:
         self.core.peer_unreachable(server_id)
@@ -201,7 +202,7 @@ class RaftRunner:
             write = pending.popleft()
             self.core.stored(write.upto_index, write.upto_term, write.at_term)
             self._post(write.after_store)
-        self._flush()
+        self._flush(spread_commit=False)
 
     def store_failed(self, error: BaseException) -> None:
         self._pending.clear()
@@ -320,16 +321,25 @@ class RaftRunner:
         self._flush_due.set()
 
     async def _pump(self) -> None:
-        """Take effects on behalf of proposals and reads: everybody who asked in the same round shares them."""
+        """Take effects on behalf of proposals and reads: everybody who asked in the same round shares them.
+
+        A commit is told to followers here too, a moment after it was applied: whoever was waiting for it has had its
+        turn by then, and the news rides on the entries it proposed next.
+        """
         while True:
             await self._flush_due.wait()
             self._flush_due = trio.Event()
+            await trio.lowlevel.checkpoint()
             self._flush()
 
-    def _flush(self) -> None:
+    def _flush(self, *, spread_commit: bool = True) -> None:
         self._shared_read = None
-        while self.core.has_effects and not self._failed.is_settled:
-            self._perform(self.core.take_effects())
+        is_due = self.core.has_effects or (spread_commit and self._commit_untold)
+        while is_due and not self._failed.is_settled:
+            effects = self.core.take_effects(spread_commit=spread_commit)
+            self._commit_untold = not spread_commit and (self._commit_untold or effects.commit_to > 0)
+            self._perform(effects)
+            is_due = self.core.has_effects
 
     def _perform(self, effects: Effects) -> None:
         if effects.fatal:

@@ -1,6 +1,7 @@
 """Where a call runs: the right region, then the leader or this server's own state, new enough.
 
     who are you? -> this region? -> leader's business: here, or passed on once -> read: wait until new enough -> handler
+                                                                     (and, for a blocking query, until there is news)
 
 A call for the leader that reaches another server is passed on and answered only when this server has itself applied
 what the leader did: whoever wrote through a server can read it back from the same one. When the leader changes on the
@@ -10,9 +11,9 @@ request is carried out once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 from msgspec import structs
@@ -23,18 +24,21 @@ from fedsched.raft.errors import NoQuorumRead, NotLeader, OutcomeUnknown, Propos
 from fedsched.raft.membership import ServerInfo
 from fedsched.raft.runner import RaftRunner
 from fedsched.rpc.body import Answer, Body
+from fedsched.rpc.caller import LinkCaller
 from fedsched.rpc.context import ReplyMeta, RequestID
-from fedsched.rpc.method import RunsAt
+from fedsched.rpc.method import Method, RunsAt
 from fedsched.rpc.relay import RunsInCircles, relay
 from fedsched.rpc.server_side import CallContext, ServeHere
 from fedsched.server.peers import PeerLinks
+from fedsched.server.waits import Look, Looked, StateWaits
 from fedsched.telemetry.log import Logger
+from fedsched.wire.call_state import Flow
 
 PATIENCE_S: Final = 10.0
 """How long a call waits for a leader when its caller set no deadline: long enough for two elections in a row."""
 RETRY_S: Final = (0.02, 0.25)
 """Pauses between attempts: the first is shorter than a heartbeat, the last spares a region without a quorum."""
-_TRY_AGAIN = (NotLeader, NoQuorumRead, OutcomeUnknown, ProposalLost, ProposalRefused, RunsInCircles)
+T = TypeVar("T")
 
 
 class UnknownRegion(NotFound):
@@ -49,6 +53,13 @@ class NoLeader(Unavailable):
     code = "no_leader"
 
 
+class Unreached(Unavailable):
+    """The leader could not be asked at all."""
+
+
+_NEVER_HAPPENED = (NotLeader, NoQuorumRead, ProposalLost, ProposalRefused, RunsInCircles, Unreached)
+
+
 class Dispatch:
     """The policy of a server; plugs into `CallServer`."""
 
@@ -60,6 +71,8 @@ class Dispatch:
         raft: RaftRunner,
         state_index: Callable[[], int],
         peers: PeerLinks,
+        waits: StateWaits,
+        looks: Mapping[Method[Any, Any], Look],
         env: Env,
         log: Logger,
     ) -> None:
@@ -68,6 +81,8 @@ class Dispatch:
         self._raft = raft
         self._state_index = state_index
         self._peers = peers
+        self._waits = waits
+        self._looks = looks
         self._log = log
         self._session = env.new_id()
         self._numbers = count(1)
@@ -83,38 +98,74 @@ class Dispatch:
         if method.writes and meta.request_id is None:
             context.meta = structs.replace(meta, request_id=RequestID(session=self._session, seq=next(self._numbers)))
         if method.runs_at is RunsAt.LEADER and (method.writes or not meta.stale):
-            answer = await self._until_answered(context, lambda: self._at_leader(context, request, serve_here))
-        elif meta.stale or not method.needs_quorum:
-            answer = await serve_here(context, request)
+            answer = await self._from_leader(context, request, serve_here)
         else:
-            answer = await self._until_answered(context, lambda: self._read(context, request, serve_here))
+            answer = await self._from_own_state(context, request, serve_here)
         return Answer(answer.reply, self._signed(answer.meta))
 
-    async def _at_leader(self, context: CallContext, request: Body[Any], serve_here: ServeHere) -> Answer:
+    async def _from_leader(self, context: CallContext, request: Body[Any], serve_here: ServeHere) -> Answer:
+        async def attempt() -> Answer:
+            return await self._serve_at(await self._way_to_leader(context), context, request, serve_here)
+
+        if context.method.flow is Flow.NONE:
+            return await self._until_answered(context, attempt)
+        # What has streamed cannot be streamed again: only finding the leader is tried more than once.
+        way = await self._until_answered(context, lambda: self._way_to_leader(context))
+        return await self._serve_at(way, context, request, serve_here)
+
+    async def _way_to_leader(self, context: CallContext) -> LinkCaller | None:
+        """Whom to pass the call on to; nobody if this server leads itself."""
         if self._raft.is_established:
-            return await serve_here(context, request)
+            return None
         leader = self._leader()
         if leader is None or leader.id == self._me().id or context.meta.hops:
             raise NotLeader("this server is not the leader", leader=leader.id if leader else None)
-        caller = await self._peers.caller(leader)
-        answer = await relay(context, request, caller, me=self._me().name)
+        try:
+            return await self._peers.caller(leader)
+        except Unavailable as error:
+            raise Unreached(f"leader {leader.name}: {error}") from error
+
+    async def _serve_at(
+        self, way: LinkCaller | None, context: CallContext, request: Body[Any], serve_here: ServeHere
+    ) -> Answer:
+        if way is None:
+            return await serve_here(context, request)
+        answer = await relay(context, request, way, me=self._me().name)
         await self._raft.wait_applied(answer.meta.applied)
         return answer
 
-    async def _read(self, context: CallContext, request: Body[Any], serve_here: ServeHere) -> Answer:
-        await self._raft.read_barrier()
+    async def _from_own_state(self, context: CallContext, request: Body[Any], serve_here: ServeHere) -> Answer:
+        """Answer once this server's state is new enough; a blocking query, once there is news or its time is up."""
+        await self._catch_up(context)
+        if context.method in self._looks:
+            meta = context.meta
+            if 0 < meta.min_index >= self._look(context, request).index:
+                await self._waits.wait_newer(lambda: self._look(context, request), meta.min_index, meta.max_wait_s)
+                await self._catch_up(context)
+            index = self._look(context, request).index  # taken before the answer: rather news twice than not at all
+            context.reply_meta = structs.replace(context.reply_meta, index=index)
         return await serve_here(context, request)
 
-    async def _until_answered(self, context: CallContext, attempt: Callable[[], Any]) -> Answer:
+    async def _catch_up(self, context: CallContext) -> None:
+        if context.method.needs_quorum and not context.meta.stale:
+            await self._until_answered(context, self._raft.read_barrier)
+
+    def _look(self, context: CallContext, request: Body[Any]) -> Looked:
+        return self._waits.look(self._looks[context.method], request.record(), context)
+
+    async def _until_answered(self, context: CallContext, attempt: Callable[[], Awaitable[T]]) -> T:
         """Try until it works, is refused for good, or the time is up; then say what stood in the way."""
         pause_s = RETRY_S[0]
         why: FedschedError | None = None
+        in_doubt = False
         with trio.move_on_after(PATIENCE_S):
             while True:
+                doubted_before, in_doubt = in_doubt, True  # as is an attempt that is cut off
                 try:
-                    answer: Answer = await attempt()
-                    return answer
-                except _TRY_AGAIN as error:
+                    return await attempt()
+                except _NEVER_HAPPENED as error:
+                    why, in_doubt = error, doubted_before
+                except OutcomeUnknown as error:
                     why = error
                 except Unavailable as error:
                     if type(error).code not in (Unavailable.code, NoLeader.code):
@@ -125,11 +176,14 @@ class Dispatch:
                 with trio.move_on_after(pause_s):
                     await self._raft.wait_role_change()
                 pause_s = min(pause_s * 2, RETRY_S[1])
+        if context.method.writes and in_doubt:
+            raise OutcomeUnknown(
+                f"{context.method.name}: not known to be done after {PATIENCE_S:g} s: {why or 'no answer'}",
+                hint="it may still happen: look first, or try again with the same request id",
+            )
         raise self._given_up(context, why)
 
     def _given_up(self, context: CallContext, why: FedschedError | None) -> FedschedError:
-        if isinstance(why, OutcomeUnknown):
-            return why
         leader = self._leader()
         if leader is None:
             return NoLeader(
@@ -137,7 +191,7 @@ class Dispatch:
                 hint="are a majority of its servers up? `fedsched operator raft list-peers -stale` shows them",
             )
         return Unavailable(
-            f"{context.method.name}: leader {leader.name} did not answer within {PATIENCE_S:g} s: {why}",
+            f"{context.method.name}: leader {leader.name} did not answer within {PATIENCE_S:g} s: {why or 'silence'}",
             hint="try again, or read with -stale",
         )
 

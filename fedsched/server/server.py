@@ -48,6 +48,7 @@ from fedsched.server.peers import PeerLinks
 from fedsched.server.proposals import Proposals
 from fedsched.server.raft_metrics import watch_raft
 from fedsched.server.settings import ServerOptions
+from fedsched.server.waits import StateWaits
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry
 from fedsched.wire.stream import Preamble
@@ -147,9 +148,10 @@ class Server:
         joining = Joining(options, self.me, raft=raft, peers=peers, log=self._log)
         autopilot = AutopilotService(raft, members, self._autopilot_settings, self._log)
         self._office_services = [autopilot, VersionService(desk)]
+        jobs, evaluations = JobEndpoint(desk), EvaluationEndpoint(desk)
         endpoints: list[Endpoint] = [
-            JobEndpoint(desk),
-            EvaluationEndpoint(desk),
+            jobs,
+            evaluations,
             RaftEndpoint(desk, autopilot),
             SnapshotEndpoint(desk),
             ServerEndpoint(desk, members, joining.hear),
@@ -161,6 +163,8 @@ class Server:
             raft=raft,
             state_index=lambda: machine.store.index,
             peers=peers,
+            waits=StateWaits(machine, self._env.rng("blocking-query")),
+            looks={**jobs.looks(), **evaluations.looks()},
             env=self._env,
             log=self._log,
         )

@@ -109,13 +109,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def draw_options(seed: int) -> Options:
-    """The options of a seed."""
+    """The options of a seed. What users and faults do is paced by the election timeout, so that they meet elections."""
     rng = stream(seed, "options")
-    servers = rng.choices((1, 2, 3, 4, 5), weights=(1, 1, 6, 2, 3))[0]
+    servers = rng.choices((1, 2, 3, 4, 5), weights=(1, 1, 7, 2, 5))[0]
     features = tuple(sorted(rng.sample(FEATURES, len(FEATURES) // 2)))
-    election_ticks = rng.randint(4, 10)
-    heartbeat_ticks = rng.randint(max(1, election_ticks // 5), max(1, election_ticks // 3))
-    operation_every_us = rng.choice((25_000, 60_000, 120_000, 300_000))
+    election_ticks = rng.randint(3, 7)
+    heartbeat_ticks = rng.randint(1, max(1, election_ticks // 3))
+    unit_us = 2 * election_ticks * TICK_US
+    operation_every_us = int(unit_us * rng.choice((0.06, 0.15, 0.4)))
     return Options(
         servers=servers,
         features=features,
@@ -125,14 +126,14 @@ def draw_options(seed: int) -> Options:
         clients=rng.randint(1, 6),
         keys=rng.randint(1, 3),
         operation_every_us=operation_every_us,
-        fault_every_us=rng.choice((200_000, 500_000, 1_000_000)),
-        config_every_us=rng.choice((400_000, 900_000, 2_000_000)),
-        transfer_every_us=rng.choice((700_000, 2_000_000)),
-        snapshot_every_us=rng.choice((120_000, 400_000, 1_000_000)),
-        burst_every_us=rng.choice((250_000, 700_000)),
+        fault_every_us=int(unit_us * rng.choice((0.5, 1.0, 2.0))),
+        config_every_us=int(unit_us * rng.choice((0.7, 1.5, 4.0))),
+        transfer_every_us=int(unit_us * rng.choice((1.5, 4.0))),
+        snapshot_every_us=int(unit_us * rng.choice((0.2, 0.7, 2.0))),
+        burst_every_us=int(unit_us * rng.choice((0.4, 1.2))),
         favourite=rng.randrange(servers),
         latency_us=rng.choice((500, 2_000, 10_000)),
-        jitter_us=rng.choice((1_000, 10_000, 60_000)),
+        jitter_us=rng.choice((1_000, 10_000, 40_000)),
         drop=rng.choice((0.02, 0.1, 0.25)),
         duplicate=rng.choice((0.02, 0.1, 0.3)),
         reorder=rng.choice((0.1, 0.4)),
@@ -153,7 +154,7 @@ def _chaos_us(servers: int, heartbeat_ticks: int, operation_every_us: int) -> in
     """So long that about `EVENTS_CHAOS` events happen: ticks, heartbeats there and back, and operations."""
     ticks_per_s = 1_000_000 / TICK_US
     beats = 2 * (servers - 1) * ticks_per_s / heartbeat_ticks
-    operations = 1_000_000 / operation_every_us * (4 + 5 * servers)
+    operations = 1_000_000 / operation_every_us * 8
     return int(EVENTS_CHAOS / (ticks_per_s * servers + beats + operations) * 1_000_000)
 
 

@@ -253,12 +253,16 @@ class Region:
         if leader.id not in config.voters:
             return f"{leader.id} leads though it is no longer a voter"
         commit = leader.core.commit
+        if commit < leader.core.log.last:
+            return f"{leader.id} has committed {commit} of {leader.core.log.last}"
         for server_id in sorted(config.members):
             server = self.servers[server_id]
             if server is self.standing:
                 continue
-            if not server.is_up:
+            if server.core is None:
                 return f"{server_id} is down"
+            if server.core.leader != leader.id:
+                return f"{server_id} does not follow {leader.id} (term {server.core.term})"
             if server.applied != commit or leader.applied != commit:
                 return f"{server_id} has applied {server.applied} of {commit}"
             if server.machine.digest() != leader.machine.digest():

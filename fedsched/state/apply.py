@@ -69,7 +69,7 @@ def _carry_out(store: Store, index: int, envelope: Envelope) -> ApplyResult:
         alarm = f"entry {index}: {error}"
     if envelope.request is not None:
         store.sessions.remember(envelope.request, result, store.time_ns)
-    for table in tx.changes.tables():
+    for table in sorted(tx.changes.tables()):
         store.table_indexes[table] = index
     store.index = index
     return ApplyResult(result, tx.changes, alarm)

@@ -169,6 +169,13 @@ class Columns(ColumnsReader):
         self._mark_free(slots)
         self.count -= len(slots)
 
+    def one(self, slot: int) -> Any:
+        return self._fields[slot >> SEGMENT_SHIFT][slot & (SEGMENT_ROWS - 1)].copy()
+
+    def value(self, slot: int, field: str) -> Any:
+        """One field of one record."""
+        return self._fields[slot >> SEGMENT_SHIFT][field][slot & (SEGMENT_ROWS - 1)]
+
     def follow(self, slot: int, field: str, limit: int = SEGMENT_ROWS) -> list[int]:
         links = [segment[field] for segment in self._fields]
         found: list[int] = []
@@ -310,7 +317,7 @@ class ColumnsView(ColumnsReader):
         return found
 
 
-def groups(numbers: Slots) -> Iterator[tuple[int, Slots]]:
+def groups(numbers: NDArray[Any]) -> Iterator[tuple[int, Slots]]:
     """Each distinct number, ascending, with the positions at which it stands, ascending."""
     if not len(numbers):
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, dataclass_transform
 
 import msgspec
@@ -38,3 +40,23 @@ class Command(Stored):
 
     A released command keeps its meaning for ever; a new meaning is a new command.
     """
+
+
+def pack(parts: Iterable[bytes]) -> tuple[bytes, bytes]:
+    """Many byte strings as one, and their sizes (32 bits each): two values for a decoder instead of thousands."""
+    known = list(parts)
+    return b"".join(known), struct.pack(f"<{len(known)}I", *map(len, known))
+
+
+def unpack(data: bytes, sizes: bytes) -> list[bytes]:
+    """What `pack` made one; `ValueError` unless the sizes account for every byte."""
+    if len(sizes) % 4:
+        raise ValueError(f"{len(sizes)} bytes are not a column of 32-bit sizes")
+    found: list[bytes] = []
+    at = 0
+    for size in struct.unpack(f"<{len(sizes) // 4}I", sizes):
+        found.append(data[at : at + size])
+        at += size
+    if at != len(data):
+        raise ValueError(f"{len(data)} bytes, the sizes say {at}")
+    return found

@@ -57,10 +57,11 @@ class Lookup(NamedTuple):
 
 
 class IdMap:
-    """Which slot each id has. `ids_in` reads ids back from their slots."""
+    """Which slot each id has. `ids_in` reads ids back from their slots, `id_at` a single one as two numbers."""
 
-    def __init__(self, ids_in: Callable[[Slots], Words]) -> None:
+    def __init__(self, ids_in: Callable[[Slots], Words], id_at: Callable[[int], tuple[int, int]]) -> None:
         self._ids_in = ids_in
+        self._id_at = id_at
         self._cells: Words = np.zeros(CELLS_AT_FIRST, dtype=np.uint64)
         self._taken = 0
         self._count = 0
@@ -91,8 +92,7 @@ class IdMap:
             while cell := int(cells[at]):
                 if cell >> 32 == mark:
                     slot = (cell & 0xFFFFFFFF) - 1
-                    known = self._ids_in(np.array([slot], dtype=np.int64))[0]
-                    if int(known[0]) == high and int(known[1]) == low:
+                    if self._id_at(slot) == (high, low):
                         return slot
                 at, step = (at + step) & mask, step + 1
         return -1

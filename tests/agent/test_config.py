@@ -409,5 +409,5 @@ def test_the_reference_page_is_fresh() -> None:
     page = Path(__file__).parents[2] / "docs/reference/config.md"
 
     assert page.read_text() == reference_page(), (
-        "run `python -m fedsched.agent.config_reference > docs/reference/config.md`"
+        "run `python -m fedsched.cli.docs`"
     )

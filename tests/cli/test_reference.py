@@ -11,7 +11,7 @@ from fedsched.verbs.verb import Verb
 def test_the_reference_page_is_fresh() -> None:
     page = Path(__file__).parents[2] / "docs/reference/commands.md"
 
-    assert page.read_text() == reference_page(), "run `python -m fedsched.cli.reference > docs/reference/commands.md`"
+    assert page.read_text() == reference_page(), "run `python -m fedsched.cli.docs`"
 
 
 def test_every_verb_can_be_found_and_explains_itself() -> None:

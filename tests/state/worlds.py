@@ -12,7 +12,7 @@ from fedsched.model.job import Job
 from fedsched.state.apply import ApplyResult, apply_bytes
 from fedsched.state.commands import Envelope, encode_command
 from fedsched.state.digest import COLUMN_HASH_MODULUS, column_hash
-from fedsched.state.fields import Command
+from fedsched.state.fields import Command, pack
 from fedsched.state.store import State, Store
 from fedsched.state.tables.alloc_columns import is_live
 from fedsched.state.tables.alloc_updates import AllocStatusUpdate, AllocTransition, Reap
@@ -122,8 +122,8 @@ def dump(state: State) -> dict[str, Any]:
         "found": [allocs.slot_of(record.id) for record in records],
         "by age": allocs.page(10_000),
         "by node": {row.slot: allocs.slots_of_node(row.slot).tolist() for row in state.nodes.slot_rows.scan()},
-        "by job": {job.key: allocs.slots_of_job(*job.key).tolist() for job in jobs},
-        "counts": {job.key: allocs.group_counts(*job.key, job.create_index) for job in jobs},
+        "by job": {job.key: allocs.slots_of_job(job.namespace, job.id).tolist() for job in jobs},
+        "counts": {job.key: allocs.group_counts(job.namespace, job.id, job.create_index) for job in jobs},
     }
 
 
@@ -212,7 +212,8 @@ def _placements(draw: st.DrawFn) -> PlacedGroup:
         before = draw(st.lists(st.integers(0, 24), min_size=len(numbers), max_size=len(numbers)))
         fields["previous"] = b"".join(ids([n]) if n else bytes(16) for n in before)
     if draw(st.booleans()):
-        fields |= {"own_at": column([0]), "own": (b"\xa1\x65Extra\x01",)}
+        own, sizes = pack([b"\xa1\x65Extra\x01"])
+        fields |= {"own_at": column([0]), "own": own, "own_sizes": sizes}
     return placed_group(numbers, nodes, group=draw(_groups), **fields)
 
 
@@ -253,10 +254,16 @@ def _plans(draw: st.DrawFn) -> PlanApply:
 def _reports(draw: st.DrawFn) -> AllocStatusUpdate:
     numbers = draw(st.lists(st.integers(1, 24), max_size=6))
     healths = draw(st.sampled_from([b"", bytes([1]) * len(numbers), bytes([2]) * len(numbers)]))
-    client = tuple(draw(st.sampled_from([b"", EMPTY_MAP])) for _ in numbers) if draw(st.booleans()) else ()
+    reports = [draw(st.sampled_from([b"", EMPTY_MAP])) for _ in numbers] if draw(st.booleans()) else []
+    client, sizes = pack(reports)
     statuses = bytes(draw(st.integers(1, 6)) for _ in numbers)
     return AllocStatusUpdate(
-        ids=ids(numbers), statuses=statuses, healths=healths, client=client, evaluations=draw(_some_evaluations)
+        ids=ids(numbers),
+        statuses=statuses,
+        healths=healths,
+        client=client,
+        client_sizes=sizes,
+        evaluations=draw(_some_evaluations),
     )
 
 

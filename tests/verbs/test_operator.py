@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -154,3 +155,40 @@ def test_agent_info_shows_figures_by_area() -> None:
 def test_version_talks_to_nobody() -> None:
     for line in ("version", "-version", "--version"):
         assert fedsched(line).out.startswith("fedsched v0.1.0\nPython 3.")
+
+
+@pytest.fixture
+def recovered(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Where recovery was carried out; nothing really is."""
+    directories: list[Path] = []
+
+    class Done:
+        def explain(self) -> str:
+            return "done"
+
+    def recover(directory: Path) -> Done:
+        directories.append(directory)
+        return Done()
+
+    monkeypatch.setattr("fedsched.raft.recover.recover", recover)
+    return directories
+
+
+def test_recovery_asks_first_and_only_y_goes_on(recovered: list[Path]) -> None:
+    question = "Have all other servers been lost for good, and may /d go on alone? [y/N] "
+
+    refused = fedsched("operator raft recover -data-dir /d", typed="n\n")
+    assert (refused.code, refused.out, recovered) == (1, question + "Cancelled\n", [])
+
+    agreed = fedsched("operator raft recover -data-dir /d", typed="y\n")
+    assert (agreed.code, agreed.out) == (0, question + "done\n")
+    assured = fedsched("operator raft recover -yes -data-dir /d")
+    assert (assured.code, assured.out) == (0, "done\n")
+    assert recovered == [Path("/d/server")] * 2
+
+
+def test_recovery_needs_to_know_where(recovered: list[Path]) -> None:
+    seen = fedsched("operator raft recover -yes")
+
+    assert seen.err.startswith("Error: -data-dir is missing\n  name the data_dir of the stopped agent\n")
+    assert (seen.code, recovered) == (1, [])

@@ -42,7 +42,7 @@ def test_every_target_has_kept_inputs() -> None:
 
 
 def test_the_rig_finds_a_planted_bug() -> None:
-    """A decoder that breaks on one pair of bytes in the middle must be caught, or the rest of this file means little."""
+    """A decoder that breaks on one pair of bytes in the middle must be caught, or this file means little."""
     mutator = Mutator([path.read_bytes() for path in corpus("codec")], seed=2)
 
     assert any(b"\xd8\x1c" in mutator.next()[1:] for _ in range(4000))

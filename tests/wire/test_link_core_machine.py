@@ -70,21 +70,34 @@ class LinkMachine(RuleBasedStateMachine):
         self.ends = [End(0), End(1)]
         self.is_cut = False
 
-    @initialize(is_greeted=st.booleans())
+    @initialize(is_greeted=st.sampled_from([True, True, True, False]))
     def greet(self, is_greeted: bool) -> None:
-        for _ in range(2 if is_greeted else 0):
-            self.write(0, 3)
-            self.write(1, 3)
-            self.deliver(0, 3)
-            self.deliver(1, 3)
+        if is_greeted:
+            self.settle()
+
+    @rule()
+    def settle(self) -> None:
+        """Everything that is on the way arrives."""
+        while any(end.core.has_output or end.wire for end in self.ends):
+            for side in (0, 1):
+                self.write(side, 10)
+                self.deliver(side, 1000)
 
     @rule(
         side=SIDES,
         flow=st.sampled_from(list(Flow)),
         size=st.integers(0, 1500),
         timeout=st.sampled_from([1.0, 20.0, math.inf]),
+        times=st.integers(1, 6),
+        is_settled=st.booleans(),
     )
-    def call(self, side: int, flow: Flow, size: int, timeout: float) -> None:
+    def call(self, side: int, flow: Flow, size: int, timeout: float, times: int, is_settled: bool) -> None:
+        for _ in range(times):
+            self.call_once(side, flow, size, timeout)
+        if is_settled:
+            self.settle()
+
+    def call_once(self, side: int, flow: Flow, size: int, timeout: float) -> None:
         end = self.ends[side]
         if end.core.has_room:
             try:
@@ -109,13 +122,16 @@ class LinkMachine(RuleBasedStateMachine):
         if call is not None:
             end.take(end.core.cancel(call))
 
-    @rule(side=SIDES, pick=PICK, size=st.sampled_from([0, 10, 100_000, DATA_BYTES_MAX]), times=st.integers(1, 4))
-    def send_items(self, side: int, pick: int, size: int, times: int) -> None:
+    @rule(side=SIDES, pick=PICK, size=st.sampled_from([0, 10, 100_000, DATA_BYTES_MAX]), is_settled=st.booleans())
+    def send_items(self, side: int, pick: int, size: int, is_settled: bool) -> None:
+        """Send until there is no credit or no room, at most ten."""
         end = self.ends[side]
-        call = end.live(pick, end.opened + end.served)
-        for _ in range(times):
-            if call is not None and end.core.has_room:
-                end.core.send_item(call, b"d" * size)
+        call = end.live(pick, [call for call in end.opened + end.served if call.we_may_send])
+        for _ in range(10):
+            if call is None or not end.core.has_room or not end.core.send_item(call, b"d" * size):
+                break
+            if is_settled:
+                self.settle()
 
     @rule(side=SIDES, pick=PICK)
     def end_items(self, side: int, pick: int) -> None:

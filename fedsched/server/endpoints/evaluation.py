@@ -11,6 +11,8 @@ from fedsched.rpc.methods import evaluation as methods
 from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.desk import Desk
 from fedsched.server.paging import page_of
+from fedsched.server.waits import EVALUATIONS, Look, Looked, look_at_evaluations
+from fedsched.state.waits import one_row, whole_table
 
 
 class EvaluationEndpoint:
@@ -21,6 +23,9 @@ class EvaluationEndpoint:
 
     def handlers(self) -> Mapping[Method[Any, Any], Handler]:
         return {methods.EVAL_LIST: self.list, methods.EVAL_GET: self.get}
+
+    def looks(self) -> Mapping[Method[Any, Any], Look]:
+        return {methods.EVAL_LIST: self._look_at_list, methods.EVAL_GET: self._look_at_one}
 
     async def list(self, request: methods.EvaluationListRequest, context: CallContext) -> methods.EvaluationListReply:
         namespace = context.meta.namespace or "default"
@@ -39,3 +44,13 @@ class EvaluationEndpoint:
         if row is None:
             raise NotFound(f"evaluation {request.eval_id!r} not found", hint="`fedsched eval list` shows them")
         return methods.EvaluationGetReply(evaluation=row.evaluation())
+
+    def _look_at_list(self, request: methods.EvaluationListRequest, context: CallContext) -> Looked:
+        state, namespace = self._desk.machine.store, context.meta.namespace or "default"
+        if request.job_id and namespace != "*":
+            return look_at_evaluations(state, namespace, request.job_id)
+        return Looked(state.table_index(EVALUATIONS), (whole_table(EVALUATIONS),))
+
+    def _look_at_one(self, request: methods.EvaluationRequest, context: CallContext) -> Looked:
+        key = (request.eval_id,)
+        return Looked(self._desk.machine.store.row_index(EVALUATIONS, key), (one_row(EVALUATIONS, *key),))

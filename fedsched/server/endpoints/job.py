@@ -22,9 +22,11 @@ from fedsched.rpc.methods import job as methods
 from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.desk import Desk
 from fedsched.server.paging import page_of
+from fedsched.server.waits import Look, Looked, look_at_evaluations
 from fedsched.state.store import State
 from fedsched.state.tables.evaluations import evaluation_write
 from fedsched.state.tables.jobs import JobDeregister, job_register
+from fedsched.state.waits import one_row, rows_under, whole_table
 
 
 class JobEndpoint:
@@ -41,6 +43,14 @@ class JobEndpoint:
             methods.JOB_LIST: self.list,
             methods.JOB_VERSIONS: self.versions,
             methods.JOB_EVALUATIONS: self.evaluations,
+        }
+
+    def looks(self) -> Mapping[Method[Any, Any], Look]:
+        return {
+            methods.JOB_GET: self._look_at_job,
+            methods.JOB_LIST: self._look_at_list,
+            methods.JOB_VERSIONS: self._look_at_job,
+            methods.JOB_EVALUATIONS: self._look_at_evaluations,
         }
 
     async def register(self, request: methods.JobRegisterRequest, context: CallContext) -> methods.JobWriteReply:
@@ -116,6 +126,26 @@ class JobEndpoint:
         rows = self._state.evaluations.of_job(_namespace(context), request.job_id)
         found = sorted((row.evaluation() for row in rows), key=lambda one: one.create_index, reverse=True)
         return methods.JobEvaluationsReply(evaluations=tuple(found))
+
+    def _look_at_job(self, request: methods.JobRequest, context: CallContext) -> Looked:
+        """A job and its versions: tags and stability are said of a version, status of the job."""
+        key = (_namespace(context), request.job_id)
+        jobs = self._state.jobs
+        row = jobs.row(*key)
+        index = self._state.row_index("jobs", key)
+        if row is not None:
+            versions = jobs.version_rows.scan(*key, row.create_index)
+            index = max([index, *(version.modify_index for version in versions)])
+        return Looked(index, (one_row("jobs", *key), rows_under("job_versions", *key)))
+
+    def _look_at_list(self, request: methods.JobListRequest, context: CallContext) -> Looked:
+        topic = whole_table("jobs")
+        if context.meta.namespace != "*":
+            topic = rows_under("jobs", _namespace(context), text=request.prefix)
+        return Looked(self._state.table_index("jobs"), (topic,))
+
+    def _look_at_evaluations(self, request: methods.JobRequest, context: CallContext) -> Looked:
+        return look_at_evaluations(self._state, _namespace(context), request.job_id)
 
     @property
     def _state(self) -> State:

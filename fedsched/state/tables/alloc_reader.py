@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +22,7 @@ SCAN_ROWS: Final = 1 << 14
 """Records looked at in one go where all have to be looked at: about half a millisecond."""
 
 
-class JobSlots(NamedTuple):
+class JobSlots(msgspec.Struct, frozen=True, gc=False):
     """The slots of one job's allocations: the first `length` of the array. What lies behind may be filled later."""
 
     slots: NDArray[np.int32]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import numpy as np
 
-from fedsched.state.columns import copied, picked, raw
-from fedsched.state.fields import Command, Id
+from fedsched.state.columns import Rows, Slots, copied, picked, raw
+from fedsched.state.fields import Command, Id, unpack
 from fedsched.state.id_map import words_of
 from fedsched.state.result import InvalidCommand, Result
 from fedsched.state.tables.alloc_columns import CLIENT_BY_CODE, HEALTHY, UNHEALTHY
-from fedsched.state.tables.allocations import COLD_CLIENT
+from fedsched.state.tables.allocations import COLD_CLIENT, Allocations
 from fedsched.state.tables.evaluations import EvaluationWrite, store_evaluations
 from fedsched.state.tables.job_status import refresh_status
 from fedsched.state.tables.jobs import let_go
@@ -33,8 +33,10 @@ class AllocStatusUpdate(Command):
     """One code per id (see `alloc_columns`)."""
     healths: bytes = b""
     """Nothing, or one code per id: 0 says nothing about its health."""
-    client: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=1 << 18)] = ()
-    """Nothing, or encoded fields of the allocation record per id (task states, network); empty leaves them alone."""
+    client: bytes = b""
+    """Encoded fields of the allocation record (task states, network), those of each id in turn (see `fields.pack`)."""
+    client_sizes: bytes = b""
+    """Nothing, or how long each is; 0 leaves what is there alone."""
     evaluations: Annotated[tuple[EvaluationWrite, ...], msgspec.Meta(max_length=10_000)] = ()
 
 
@@ -57,16 +59,25 @@ def apply_status(tx: Transaction, command: AllocStatusUpdate) -> Result:
     count = _id_count(command.ids)
     if len(command.statuses) != count or (command.healths and len(command.healths) != count):
         raise InvalidCommand("one status (and one health or none at all) per id is expected")
-    if command.client and len(command.client) != count:
-        raise InvalidCommand(f"{len(command.client)} reports for {count} ids")
     if not set(command.statuses) <= CLIENT_BY_CODE.keys() or not set(command.healths) <= {0, HEALTHY, UNHEALTHY}:
         raise InvalidCommand("a status or health that does not exist")
-    unknown = _report(tx, command) if count else 0
+    reports = _reports(command, count)
+    unknown = _report(tx, command, reports) if count else 0
     store_evaluations(tx, command.evaluations)
     return tx.done(updated=count - unknown, unknown=unknown)
 
 
-def _report(tx: Transaction, command: AllocStatusUpdate) -> int:
+def _reports(command: AllocStatusUpdate, count: int) -> list[bytes]:
+    try:
+        reports = unpack(command.client, command.client_sizes)
+    except ValueError as error:
+        raise InvalidCommand(f"reports: {error}") from error
+    if reports and len(reports) != count:
+        raise InvalidCommand(f"{len(reports)} reports for {count} ids")
+    return reports
+
+
+def _report(tx: Transaction, command: AllocStatusUpdate, reports: list[bytes]) -> int:
     allocations = tx.store.allocations
     found = allocations.find(words_of(command.ids))
     # Of several reports about one allocation the last one counts.
@@ -84,17 +95,23 @@ def _report(tx: Transaction, command: AllocStatusUpdate) -> int:
         after["health"] = np.where(health != 0, health, before["health"])
     after["modify_index"] = tx.index
     after["modify_time"] = tx.time_ns
-    if command.client:
-        said = [(at, data) for at, position in enumerate(positions.tolist()) if (data := command.client[position])]
-        where = np.array([at for at, _ in said], dtype=np.int64)
-        reported = picked(after, where)
-        allocations.put_cold(COLD_CLIENT, slots[where], reported, [data for _, data in said])
-        raw(after)[where] = raw(reported)
+    if reports:
+        _put_reports(allocations, slots, after, [reports[position] for position in positions.tolist()])
     allocations.rewrite(slots, before, after)
     for namespace, job_id in allocations.recount(before, after):
         refresh_status(tx, namespace, job_id)
     tx.changed(alloc_change(tx, slots, after))
     return int((found < 0).sum())
+
+
+def _put_reports(allocations: Allocations, slots: Slots, rows: Rows, reports: list[bytes]) -> None:
+    if all(reports):
+        allocations.put_cold(COLD_CLIENT, slots, rows, reports)
+        return
+    where = np.array([at for at, report in enumerate(reports) if report], dtype=np.int64)
+    said = picked(rows, where)
+    allocations.put_cold(COLD_CLIENT, slots[where], said, [report for report in reports if report])
+    raw(rows)[where] = raw(said)
 
 
 def apply_transition(tx: Transaction, command: AllocTransition) -> Result:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedsched.model.alloc import ClientStatus
 from fedsched.state.chains import Chains
-from fedsched.state.columns import Columns, ColumnsReader, Rows, Slots, copied
+from fedsched.state.columns import Columns, ColumnsReader, Rows, Slots, copied, groups
 from fedsched.state.digest import COLUMN_HASH_MODULUS, column_hash
 from fedsched.state.id_map import IdMap, Lookup, Words
 from fedsched.state.past import Keeper, Past
@@ -94,7 +94,7 @@ class Allocations(AllocationsReader):
         self.live_job_slots: OrderedMap[JobSlots] = OrderedMap(keeper)
         self.live_cold = (SlotMap(keeper), SlotMap(keeper), SlotMap(keeper), SlotMap(keeper))
         self.live_nodes = nodes
-        self.ids = IdMap(self._ids_in)
+        self.ids = IdMap(self._ids_in, self._id_at)
         self.digest = 0
         self.counts_digest = 0
         self.gone = RemovedIds(keeper)
@@ -324,7 +324,7 @@ class Allocations(AllocationsReader):
 
     def _add_to_job(self, job: tuple[str, str], slots: Slots) -> None:
         known = self.live_job_slots.get(job)
-        array, length = known if known is not None else (np.empty(0, dtype=np.int32), 0)
+        array, length = (known.slots, known.length) if known is not None else (np.empty(0, dtype=np.int32), 0)
         wanted = length + len(slots)
         if wanted > len(array):
             grown = np.empty(max(wanted, len(array) * 3 // 2), dtype=np.int32)
@@ -334,11 +334,14 @@ class Allocations(AllocationsReader):
         self.live_job_slots.put(job, JobSlots(array, wanted))
 
     def _drop_from_jobs(self, slots: Slots, rows: Rows) -> None:
-        for job in sorted({self._origin(ref).job_key for ref in np.unique(rows["origin"]).tolist()}):
+        gone: dict[tuple[str, str], list[Slots]] = {}
+        for ref, where in groups(rows["origin"]):
+            gone.setdefault(self._origin(ref).job_key, []).append(slots[where])
+        for job in sorted(gone):
             known = self.live_job_slots.get(job)
             assert known is not None
             array = known.slots[: known.length]
-            left = array[~np.isin(array, slots)]
+            left = array[~np.isin(array, np.concatenate(gone[job]))]
             if len(left):
                 self.live_job_slots.put(job, JobSlots(left, len(left)))
             else:
@@ -351,6 +354,10 @@ class Allocations(AllocationsReader):
 
     def _ids_in(self, slots: Slots) -> Words:
         return self.live.read(slots)["id"]
+
+    def _id_at(self, slot: int) -> tuple[int, int]:
+        high, low = self.live.value(slot, "id").tolist()
+        return high, low
 
     def _find_in_past(self, identity: bytes, columns: ColumnsReader, past: Past) -> int:
         slot = self.gone.find(identity, past)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedsched.model.job import JobStatus
 from fedsched.state.changes import AllocChange
 from fedsched.state.columns import Slots, copied, picked
-from fedsched.state.fields import Command, Count, Id, Name, Stored
+from fedsched.state.fields import Command, Count, Id, Name, Stored, unpack
 from fedsched.state.id_map import Words, words_of
 from fedsched.state.result import InvalidCommand, Result, refused
 from fedsched.state.tables.alloc_columns import CLIENT_BY_CODE, DESIRED_BY_CODE, Flag
@@ -53,7 +53,9 @@ class PlacedGroup(Stored):
     """Nothing, or one id per id: the allocation that it replaces, zeros for none."""
     own_at: bytes = b""
     """Positions (32-bit) of those that have fields of their own, such as ports."""
-    own: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=BATCH_MAX)] = ()
+    own: bytes = b""
+    """Those fields, encoded, in the same order (see `fields.pack`)."""
+    own_sizes: bytes = b""
 
 
 class StoppedBatch(Stored):
@@ -166,12 +168,22 @@ def _check_shapes(command: PlanApply) -> None:
             raise InvalidCommand(f"group {group.group!r}: columns of different length")
         if group.previous and len(group.previous) != len(group.ids):
             raise InvalidCommand(f"group {group.group!r}: predecessors for some but not for all")
-        if len(group.own_at) != 4 * len(group.own):
-            raise InvalidCommand(f"group {group.group!r}: own fields without a position")
         if count and (_repeats(group.ids) or int(_column(group.name_indexes).max()) >= 1 << 31):
             raise InvalidCommand(f"group {group.group!r}: an id comes twice or a place is out of range")
-        if group.own and (int(_column(group.own_at).max()) >= count or _repeats_one(_column(group.own_at))):
-            raise InvalidCommand(f"group {group.group!r}: own fields for a place that is not there")
+        _check_own(group, count)
+
+
+def _check_own(group: PlacedGroup, count: int) -> None:
+    if not (group.own_at or group.own_sizes or group.own):
+        return
+    try:
+        known = len(unpack(group.own, group.own_sizes))
+    except ValueError as error:
+        raise InvalidCommand(f"group {group.group!r}: own fields: {error}") from error
+    if len(group.own_at) != 4 * known:
+        raise InvalidCommand(f"group {group.group!r}: own fields without a position")
+    if int(_column(group.own_at).max()) >= count or _repeats_one(_column(group.own_at)):
+        raise InvalidCommand(f"group {group.group!r}: own fields for a place that is not there")
 
 
 def _id_columns(command: PlanApply) -> list[bytes]:
@@ -213,7 +225,7 @@ def _place(tx: Transaction, command: PlanApply, group: PlacedGroup, tally: _Tall
         time_ns=tx.time_ns,
         flags=group.flags & int(_ALL_FLAGS),
     )
-    if group.own or group.previous:
+    if group.own_at or group.previous:
         _add_own(tx, group, good, slots)
     tally.placed += count
     ids = group.ids if count == len(good) else _id_bytes(words)
@@ -255,10 +267,11 @@ def _add_own(tx: Transaction, group: PlacedGroup, good: NDArray[np.bool_], slots
     allocations = tx.store.allocations
     where = np.full(len(good), -1, dtype=np.int64)
     where[good] = slots
-    if group.own:
+    if group.own_at:
         own_slots = where[_column(group.own_at)]
         placed = np.flatnonzero(own_slots >= 0)
-        _rewrite_cold(tx, COLD_PLAN, own_slots[placed], [group.own[at] for at in placed.tolist()])
+        own = unpack(group.own, group.own_sizes)
+        _rewrite_cold(tx, COLD_PLAN, own_slots[placed], [own[at] for at in placed.tolist()])
     if not group.previous:
         return
     ids, previous = group.ids, group.previous

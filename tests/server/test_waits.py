@@ -1,0 +1,386 @@
+"""Blocking queries: who waits for what, on a virtual clock; and through real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from fedsched.model.errors import Busy, NotFound
+from fedsched.raft.entry import Entry, EntryKind
+from fedsched.rpc.context import CallMeta, ReplyMeta
+from fedsched.rpc.methods import evaluation as evaluation_methods
+from fedsched.rpc.methods import job as job_methods
+from fedsched.rpc.methods.evaluation import EVAL_GET, EVAL_LIST, EvaluationListRequest, EvaluationRequest
+from fedsched.rpc.methods.job import (
+    JOB_DEREGISTER,
+    JOB_EVALUATIONS,
+    JOB_GET,
+    JOB_LIST,
+    JOB_VERSIONS,
+    JobDeregisterRequest,
+    JobListRequest,
+    JobRequest,
+)
+from fedsched.server.machine import StateMachine
+from fedsched.server.waits import WAIT_DEFAULT_S, WAIT_MAX_S, Looked, StateWaits, look_at_evaluations
+from fedsched.state.commands import Envelope, encode_command
+from fedsched.state.fields import Command
+from fedsched.state.store import Store
+from fedsched.state.tables.evaluations import EvaluationsUpsert, evaluation_write
+from fedsched.state.tables.jobs import job_register
+from fedsched.state.waits import one_row, whole_table
+from fedsched.telemetry.log import Hub
+from tests.builders import a_job, an_evaluation
+from tests.server.region import Member, Region, run_region, until
+
+SOON_S = 0.1
+"""Within this a change must have been told; measured on the real clock, so only what is slower by far fails."""
+
+
+class World:
+    """A state machine without Raft under it, and those who wait for it."""
+
+    def __init__(self, *, limit: int = 10) -> None:
+        self.machine = StateMachine(Hub().logger("test"))
+        self.waits = StateWaits(self.machine, Random(1), limit=limit)
+        self.index = 0
+
+    def apply(self, *commands: Command) -> int:
+        for command in commands:
+            self.index += 1
+            payload = encode_command(Envelope(command=command, time_ns=self.index))
+            self.machine.apply(Entry(self.index, 1, EntryKind.COMMAND, payload))
+        self.machine.after_apply(self.index)
+        return self.index
+
+    def register(self, job_id: str, evaluation: int = 0) -> int:
+        job = a_job(job_id)
+        write = evaluation_write(an_evaluation(evaluation, job=job)) if evaluation else None
+        return self.apply(job_register(job, evaluation=write))
+
+    def job_row(self, job_id: str) -> Callable[[], Looked]:
+        key = ("default", job_id)
+        return lambda: Looked(self.machine.store.row_index("jobs", key), (one_row("jobs", *key),))
+
+    def evaluations(self, job_id: str) -> Callable[[], Looked]:
+        return lambda: look_at_evaluations(self.machine.store, "default", job_id)
+
+
+class Waiting:
+    """Somebody who waits, and when it was over."""
+
+    def __init__(self) -> None:
+        self.done_at: float | None = None
+
+    async def run(self, wait: Awaitable[None]) -> None:
+        await wait
+        self.done_at = trio.current_time()
+
+
+def on_virtual_time(scenario: Callable[[World, trio.Nursery], Awaitable[None]], **fields: Any) -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            await scenario(World(**fields), nursery)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0), strict_exception_groups=True)
+
+
+def test_what_has_moved_on_already_is_not_waited_for() -> None:
+    async def scenario(world: World, nursery: trio.Nursery) -> None:
+        index = world.register("web")
+        started = trio.current_time()
+
+        await world.waits.wait_newer(world.job_row("web"), index - 1, 60)
+
+        assert trio.current_time() == started
+        assert len(world.waits) == 0
+
+    on_virtual_time(scenario)
+
+
+def test_a_change_wakes_who_waits_for_it_and_nobody_else() -> None:
+    async def scenario(world: World, nursery: trio.Nursery) -> None:
+        web, other = world.register("web"), world.register("other")
+        for_web, for_other = Waiting(), Waiting()
+        nursery.start_soon(for_web.run, world.waits.wait_newer(world.job_row("web"), web, 60))
+        nursery.start_soon(for_other.run, world.waits.wait_newer(world.job_row("other"), other, 60))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(world.waits) == 2
+
+        world.apply(job_register(a_job("web", priority=70), evaluation=None))
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert for_web.done_at is not None
+        assert for_other.done_at is None
+        assert len(world.waits) == 1
+
+    on_virtual_time(scenario)
+
+
+def test_a_touch_that_leaves_the_index_where_it_was_does_not_end_the_wait() -> None:
+    async def scenario(world: World, nursery: trio.Nursery) -> None:
+        looked = Looked(5, (whole_table("jobs"),))
+        waiting = Waiting()
+        nursery.start_soon(waiting.run, world.waits.wait_newer(lambda: looked, 5, 60))
+        await trio.testing.wait_all_tasks_blocked()
+
+        world.register("web")
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert waiting.done_at is None
+        assert len(world.waits) == 1
+
+    on_virtual_time(scenario)
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "least_s"), [(8.0, 8.0), (0.0, WAIT_DEFAULT_S), (-1.0, WAIT_DEFAULT_S), (1e9, WAIT_MAX_S)]
+)
+def test_a_wait_ends_when_its_time_is_up_and_up_to_a_sixteenth_later(asked_s: float, least_s: float) -> None:
+    async def scenario(world: World, nursery: trio.Nursery) -> None:
+        index = world.register("web")
+        started = trio.current_time()
+
+        await world.waits.wait_newer(world.job_row("web"), index, asked_s)
+
+        assert least_s < trio.current_time() - started <= least_s * 17 / 16
+        assert len(world.waits) == 0
+
+    on_virtual_time(scenario)
+
+
+def test_evaluations_of_a_job_are_waited_for_by_job() -> None:
+    async def scenario(world: World, nursery: trio.Nursery) -> None:
+        world.register("web", evaluation=1)
+        world.register("other", evaluation=2)
+        after = world.evaluations("web")().index
+        for_web, for_none = Waiting(), Waiting()
+        nursery.start_soon(for_web.run, world.waits.wait_newer(world.evaluations("web"), after, 60))
+        nursery.start_soon(for_none.run, world.waits.wait_newer(world.evaluations("none"), 2, 60))
+        await trio.testing.wait_all_tasks_blocked()
+
+        world.apply(EvaluationsUpsert(evaluations=(evaluation_write(an_evaluation(3, job=a_job("other"))),)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert for_web.done_at is None
+        world.apply(EvaluationsUpsert(evaluations=(evaluation_write(an_evaluation(4, job=a_job("web"))),)))
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert for_web.done_at is not None
+        assert for_none.done_at is None  # the table has moved on, but not what it looks at
+        assert world.evaluations("web")().index == world.index
+
+    on_virtual_time(scenario)
+
+
+def test_one_wait_more_than_the_limit_is_refused_and_leaves_nothing_behind() -> None:
+    async def scenario(world: World, nursery: trio.Nursery) -> None:
+        index = world.register("web")
+        nursery.start_soon(world.waits.wait_newer, world.job_row("web"), index, 60)
+        await trio.testing.wait_all_tasks_blocked()
+        two_topics = Looked(index, (one_row("jobs", "default", "web"), whole_table("evaluations")))
+
+        with pytest.raises(Busy, match="2 blocking queries are waiting"):
+            await world.waits.wait_newer(lambda: two_topics, index, 60)
+
+        assert len(world.waits) == 1
+
+    on_virtual_time(scenario, limit=2)
+
+
+def test_a_cancelled_wait_leaves_nothing_behind() -> None:
+    async def scenario(world: World, nursery: trio.Nursery) -> None:
+        index = world.register("web")
+        with trio.move_on_after(1):
+            await world.waits.wait_newer(world.job_row("web"), index, 60)
+
+        assert len(world.waits) == 0
+        world.apply(job_register(a_job("web", priority=70), evaluation=None))
+
+    on_virtual_time(scenario)
+
+
+def test_a_state_that_is_replaced_wakes_everybody_to_look_again() -> None:
+    async def scenario(world: World, nursery: trio.Nursery) -> None:
+        looks = 0
+
+        def look() -> Looked:
+            nonlocal looks
+            looks += 1
+            return Looked(7, (one_row("jobs", "default", "web"),))
+
+        nursery.start_soon(world.waits.wait_newer, look, 7, 60)
+        await trio.testing.wait_all_tasks_blocked()
+        assert looks == 1
+
+        world.machine.replace(Store())
+        world.machine.after_apply(1)
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert looks == 2
+
+    on_virtual_time(scenario)
+
+
+# ------------------------------------------------------------------------------------------------ through real servers
+
+
+async def ask(member: Member, method: Any, request: Any, **meta: Any) -> tuple[Any, ReplyMeta]:
+    reply, reply_meta = await member.caller.call(method, request, CallMeta(**meta))
+    return reply, reply_meta
+
+
+class Question:
+    """A blocking query under way."""
+
+    def __init__(self, member: Member, method: Any, request: Any, **meta: Any) -> None:
+        self.reply: Any = None
+        self.meta = ReplyMeta()
+        self.error: Exception | None = None
+        self.took_s = -1.0
+        """From when the change was made."""
+        self.changed_at = 0.0
+        self._args = (member, method, request)
+        self._meta = meta
+
+    @property
+    def is_answered(self) -> bool:
+        return self.reply is not None or self.error is not None
+
+    async def run(self) -> None:
+        try:
+            self.reply, self.meta = await ask(*self._args, **self._meta)
+        except Exception as error:
+            self.error = error
+        self.took_s = trio.current_time() - self.changed_at
+
+
+def waiters(*members: Member) -> int:
+    return sum(len(member.server.waits) for member in members)
+
+
+QUESTIONS: list[tuple[Any, Any]] = [
+    (JOB_GET, JobRequest(job_id="web")),
+    (JOB_VERSIONS, JobRequest(job_id="web")),
+    (JOB_EVALUATIONS, JobRequest(job_id="web")),
+    (JOB_LIST, JobListRequest()),
+    (JOB_LIST, JobListRequest(prefix="we")),
+    (EVAL_LIST, EvaluationListRequest()),
+    (EVAL_LIST, EvaluationListRequest(job_id="web")),
+]
+
+
+def test_every_read_that_can_wait_is_answered_within_a_tenth_of_a_second_of_its_change(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        await region.form(3)
+        leader, follower = await region.leader(), (await region.followers())[0]
+        await leader.register("web")
+        questions = []
+        async with trio.open_nursery() as nursery:
+            for member in (leader, follower):
+                for stale in (False, True):
+                    for method, request in QUESTIONS:
+                        _, seen = await ask(member, method, request)
+                        question = Question(member, method, request, min_index=seen.index, stale=stale)
+                        questions.append(question)
+                        nursery.start_soon(question.run)
+            await until("everybody waits", lambda: waiters(leader, follower) >= len(questions))
+            before = trio.current_time()
+            written = await leader.register(a_job("web", region="", priority=70))
+            for question in questions:
+                question.changed_at = trio.current_time()
+        took_s = trio.current_time() - before
+
+        assert [question.error for question in questions] == [None] * len(questions)
+        assert {question.meta.index for question in questions} == {written.index}
+        assert took_s < SOON_S + 1.0  # all 28 of them, with the write, on however crowded a machine
+        assert waiters(*region.running()) == 0
+
+    run_region(tmp_path, scenario)
+
+
+def test_news_of_another_job_does_not_answer_and_when_time_is_up_the_old_answer_comes(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        leader = await region.form(1)
+        await leader.register("web")
+        evaluation = (await leader.register("web")).eval_id
+        narrow = [
+            *(one for one in QUESTIONS if one[1] not in (JobListRequest(), EvaluationListRequest())),
+            (EVAL_GET, EvaluationRequest(eval_id=evaluation)),
+        ]
+        questions = []
+        async with trio.open_nursery() as nursery:
+            for method, request in narrow:
+                reply, seen = await ask(leader, method, request)
+                question = Question(leader, method, request, min_index=seen.index, max_wait_s=0.3)
+                questions.append((question, reply, seen))
+                nursery.start_soon(question.run)
+            await until("everybody waits", lambda: waiters(leader) >= len(questions))
+            await leader.register("other")
+            for question, _, _ in questions:
+                assert not question.is_answered
+
+        for question, reply, _ in questions:
+            assert question.reply == reply
+
+    run_region(tmp_path, scenario)
+
+
+def test_whoever_reads_thinks_and_reads_again_waits_though_others_changed_meanwhile(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        leader = await region.form(1)
+        written = await leader.register("web")
+        for method, request in [
+            (JOB_GET, JobRequest(job_id="web")),
+            (JOB_VERSIONS, JobRequest(job_id="web")),
+            (JOB_EVALUATIONS, JobRequest(job_id="web")),
+            (EVAL_GET, EvaluationRequest(eval_id=written.eval_id)),
+        ]:
+            _, seen = await ask(leader, method, request)
+            await leader.register("other", eval_priority=written.index)
+
+            _, again = await ask(leader, method, request, min_index=seen.index, max_wait_s=0.02)
+
+            assert seen.index == again.index == written.index
+
+    run_region(tmp_path, scenario)
+
+
+def test_a_purged_job_ends_the_wait_for_it_with_the_news_that_it_is_gone(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        leader = await region.form(1)
+        written = await leader.register("web")
+        question = Question(leader, JOB_GET, JobRequest(job_id="web"), min_index=written.index)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(question.run)
+            await until("it waits", lambda: waiters(leader))
+
+            await leader.call(JOB_DEREGISTER, JobDeregisterRequest(job_id="web", purge=True))
+
+        assert isinstance(question.error, NotFound)
+
+    run_region(tmp_path, scenario)
+
+
+def test_every_reply_has_an_index_of_at_least_one_to_wait_above(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        leader = await region.form(1)
+
+        for method, request in [(JOB_LIST, JobListRequest()), (EVAL_LIST, EvaluationListRequest())]:
+            for namespace in ("", "*", "default"):
+                _, seen = await ask(leader, method, request, namespace=namespace)
+                assert seen.index == 1
+                assert seen.applied > 1
+
+    run_region(tmp_path, scenario)
+
+
+def test_a_blocking_query_needs_a_quorum_unless_it_may_be_stale(tmp_path: Path) -> None:
+    assert job_methods.JOB_GET.needs_quorum
+    assert evaluation_methods.EVAL_GET.needs_quorum
