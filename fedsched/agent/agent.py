@@ -149,7 +149,9 @@ def server_options(config: AgentConfig, tls: TlsContexts | None) -> ServerOption
         peer_address_overrides=server.peer_address_overrides,
         raft_multiplier=server.raft_multiplier,
         compaction=CompactionSettings(
-            snapshot_entries=server.raft_snapshot_threshold, trailing_entries=server.raft_trailing_logs
+            snapshot_entries=server.raft_snapshot_threshold,
+            snapshot_bytes=server.raft_snapshot_size_bytes,
+            trailing_entries=server.raft_trailing_logs,
         ),
         autopilot=AutopilotSettings(
             cleanup_dead_servers=autopilot.cleanup_dead_servers,

@@ -67,6 +67,9 @@ class ServerSettings:
     server_join: ServerJoin = setting(ServerJoin(), "finding the other servers")
     raft_multiplier: float = setting(1.0, "stretches all consensus timeouts, for slow disks or links", low=0.1, high=10)
     raft_snapshot_threshold: int = setting(8192, "entries applied before the log may be compacted", low=16)
+    raft_snapshot_size_bytes: int = setting(
+        16 * 1024 * 1024, "bytes of entries applied before the log may be compacted", low=1024
+    )
     raft_snapshot_interval_s: float = setting(120.0, "how often compaction is considered", low=0.1)
     raft_trailing_logs: int = setting(10240, "entries kept behind a snapshot, for servers that catch up", low=0)
     ballast_size_bytes: int = setting(

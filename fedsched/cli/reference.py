@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fedsched.cli.main import COMMANDS
+from fedsched.cli.command import COMMANDS
 from fedsched.verbs.flags import Flag, flag_form, usage
 from fedsched.verbs.table import ALIASES, all_verbs
 from fedsched.verbs.verb import COLOUR_FLAGS, CONNECTION_FLAGS, Verb

@@ -15,7 +15,6 @@ from __future__ import annotations
 import enum
 import functools
 import types
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeGuard, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -99,8 +98,7 @@ class InDiff(enum.Enum):
     UNLESS_ZERO = "not shown while zero"
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(msgspec.Struct, frozen=True):
     """The name under which a list's items appear in a diff, where it is not that of their class."""
 
     name: str
@@ -150,8 +148,7 @@ class Record(msgspec.Struct, metaclass=_RecordMeta, frozen=True, kw_only=True, g
     """Properties that the JSON shows as if they were fields; ignored when read."""
 
 
-@dataclass(frozen=True, slots=True)
-class FieldInfo:
+class FieldInfo(msgspec.Struct, frozen=True):
     """What is known about one field of a record."""
 
     name: str

@@ -58,7 +58,8 @@ def refusal(refused: messages.Refused) -> FedschedError:
         case messages.REFUSED_TOO_LARGE:
             return TooLarge(f"too large: {refused.detail}", hint="split the request")
         case messages.REFUSED_BAD_CHANGE | messages.REFUSED_NO_TARGET:
-            return BadRequest(refused.detail or refused.reason, hint="`fedsched operator raft list-peers` shows the set")
+            hint = "`fedsched operator raft list-peers` shows the set"
+            return BadRequest(refused.detail or refused.reason, hint=hint)
         case reason:
             detail = f" ({refused.detail})" if refused.detail else ""
             return ProposalRefused(f"refused: {reason}{detail}", hint="nothing was changed; try again")

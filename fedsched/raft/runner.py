@@ -26,7 +26,7 @@ from fedsched.raft.compaction import CompactionSettings
 from fedsched.raft.core import RaftCore
 from fedsched.raft.datadir import DataDir, Space
 from fedsched.raft.entry import Entry, EntryKind
-from fedsched.raft.errors import DiskPressure, NoQuorumRead, OutcomeUnknown, refusal
+from fedsched.raft.errors import DiskPressure, NoQuorumRead, OutcomeUnknown, ProposalRefused, refusal
 from fedsched.raft.machine import Machine
 from fedsched.raft.membership import Config, ConfigChange
 from fedsched.raft.messages import Accepted, Effects, Message, Refused, RoleChange, SnapshotMeta
@@ -59,6 +59,7 @@ class Office:
     epoch: int
 
 
+TRANSFER_LOOK_TICKS: Final = 4
 STORE_CLOSE_S: Final = 3.0
 DISK_CHECK_S: Final = 2.0
 SLOW_DISK_S: Final = 10.0
@@ -252,12 +253,21 @@ class RaftRunner:
         return index
 
     async def transfer_leadership(self, target: str | None = None) -> None:
-        """Hand over to `target` (or the most caught-up voter) and wait until somebody else leads."""
+        """Hand over to `target` (or the most caught-up voter) and wait until somebody else leads.
+
+        The core gives up after one election time-out and leads on; that is `ProposalRefused`.
+        """
         refused = self.core.transfer_leadership(target)
         if refused is not None:
             raise refusal(refused)
         self._flush()
         while self.is_leader:
+            with trio.move_on_after(TRANSFER_LOOK_TICKS * self.settings.tick_s):
+                await self._role_changed.wait()
+            office = self.core.office
+            if office is not None and office.transfer_to is None:
+                raise ProposalRefused("the other server did not take over in time", hint="this one leads on; try again")
+        while self._role.leader is None:
             await self._role_changed.wait()
 
     async def read_barrier(self) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import importlib
-from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
+
+import msgspec
 
 from fedsched.model.declare import Record
 from fedsched.model.errors import NotFound
@@ -32,8 +33,7 @@ class Empty(Record):
     """Nothing to say."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Method(Generic[Q, R]):
+class Method(msgspec.Struct, Generic[Q, R], frozen=True, eq=False):
     """One thing that can be asked for over the wire."""
 
     name: str

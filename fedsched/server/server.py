@@ -77,6 +77,7 @@ class Server:
         self._facts = facts or AgentFacts(name=options.name, region=options.region, datacenter=options.datacenter)
         self.calls: CallServer
         self.raft: RaftRunner
+        self.waits: StateWaits
         self.me: ServerInfo
         self._office_services: list[LeaderService] = []
 
@@ -157,13 +158,14 @@ class Server:
             ServerEndpoint(desk, members, joining.hear),
             AgentEndpoint(desk, self._facts),
         ]
+        self.waits = StateWaits(machine, self._env.rng("blocking-query"))
         dispatch = Dispatch(
             region=options.region,
             me=lambda: self.me,
             raft=raft,
             state_index=lambda: machine.store.index,
             peers=peers,
-            waits=StateWaits(machine, self._env.rng("blocking-query")),
+            waits=self.waits,
             looks={**jobs.looks(), **evaluations.looks()},
             env=self._env,
             log=self._log,

@@ -86,12 +86,12 @@ class ElectionSafety(Invariant):
             other = self._leaders.get(core.term)
             if other is None:
                 self._leaders[core.term] = server.id
-                self._check_votes(server, core.term)
+                self._check_votes(server, core)
             elif other != server.id:
                 raise Broken(self.name, f"{other} and {server.id} both lead term {core.term}", other, server.id)
 
-    def _check_votes(self, server: SimServer, term: int) -> None:
-        config = config_of(server)
+    def _check_votes(self, server: SimServer, core: RaftCore) -> None:
+        term, config = core.term, config_of(core)
         voters = {voter for voter in config.members if self.truth.votes.get((voter, term)) == server.id}
         own = server.disk.durable.hard_state
         if own.term == term and own.vote == server.id:
@@ -367,7 +367,7 @@ class DurableFirst(Invariant):
         index, term = core.commit, core.log.term(core.commit)
         if term is None:
             return
-        config = config_of(server)
+        config = config_of(core)
         holders = {
             member
             for member in config.members
@@ -382,13 +382,13 @@ class DurableFirst(Invariant):
         self.require(term == core.term, f"{server.id} in term {core.term} commits {index} of term {term} by counting", server.id)
 
 
-def config_of(server: SimServer) -> Config:
-    """The config in force on a server, read from what it has written: the newest in its log, committed or not."""
-    image = server.disk.ahead
-    for entry in reversed(image.entries):
+def config_of(core: RaftCore) -> Config:
+    """The config in force on a server, found by reading its log: the newest, committed or not."""
+    log = core.log
+    for entry in reversed(log.slice(log.first, log.last)):
         if entry.kind is EntryKind.CONFIG:
             return decode_config(entry.payload)
-    return Config() if image.mark is None else image.mark.config
+    return Config() if core.snapshot is None else core.snapshot.config
 
 
 def _holds(server: SimServer, index: int, term: int) -> bool:
@@ -468,8 +468,8 @@ class ConfigsOverlap(Invariant):
         role = core.role
         if self._role.get(server.id) != role:
             self._role[server.id] = role
-            if role != "follower" and not core.has_effects and core.config != config_of(server):
-                raise Broken(self.name, f"{server.id} is {role} by {core.config}, its log says {config_of(server)}", server.id)
+            if role != "follower" and core.config != config_of(core):
+                raise Broken(self.name, f"{server.id} is {role} by {core.config}, its log says {config_of(core)}", server.id)
 
     def took(self, server: SimServer, core: RaftCore, effects: Effects) -> None:
         for place, entry in enumerate(effects.append):

@@ -52,10 +52,20 @@ FEATURES = (
 )
 """Each is off in half of all seeds. What they do stands where they are used."""
 
+THEMES: dict[str, tuple[str, ...]] = {
+    "": (),
+    "divergence": ("cut", "burst", "one_way", "crash"),
+    "membership": ("config", "cut", "crash", "crash_point", "burst"),
+    "snapshots": ("snapshot", "cut", "burst", "midstream"),
+    "disks": ("slow_sync", "cut", "burst", "crash"),
+    "reads": ("reads", "cut", "delay", "duplicate", "pause"),
+}
+"""What a seed is about: these features are on whatever else was drawn, so that they meet often."""
+
 STANDING = ("deaf", "deaf_leader", "mute_leader", "down", "down_leader", "pair")
 """Faults of a minority that the rest must live with: see `region.Region.stand`."""
 
-EVENTS_CHAOS = 1_800
+EVENTS_CHAOS = 1_400
 """The chaos phase is made about this many events long; healing and the liveness check add some hundreds."""
 
 
@@ -63,6 +73,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """One run, together with the seed. All times in microseconds of simulated time."""
 
     servers: int = 3
+    theme: str = ""
     features: tuple[str, ...] = ()
     chaos_us: int = 6_000_000
     election_ticks: int = 8
@@ -112,13 +123,15 @@ def draw_options(seed: int) -> Options:
     """The options of a seed. What users and faults do is paced by the election timeout, so that they meet elections."""
     rng = stream(seed, "options")
     servers = rng.choices((1, 2, 3, 4, 5), weights=(1, 1, 7, 2, 5))[0]
-    features = tuple(sorted(rng.sample(FEATURES, len(FEATURES) // 2)))
+    theme = rng.choice(sorted(THEMES))
+    features = tuple(sorted({*rng.sample(FEATURES, len(FEATURES) // 2), *THEMES[theme]}))
     election_ticks = rng.randint(3, 7)
     heartbeat_ticks = rng.randint(1, max(1, election_ticks // 3))
     unit_us = 2 * election_ticks * TICK_US
     operation_every_us = int(unit_us * rng.choice((0.06, 0.15, 0.4)))
     return Options(
         servers=servers,
+        theme=theme,
         features=features,
         chaos_us=_chaos_us(servers, heartbeat_ticks, operation_every_us),
         election_ticks=election_ticks,
@@ -127,7 +140,7 @@ def draw_options(seed: int) -> Options:
         keys=rng.randint(1, 3),
         operation_every_us=operation_every_us,
         fault_every_us=int(unit_us * rng.choice((0.5, 1.0, 2.0))),
-        config_every_us=int(unit_us * rng.choice((0.7, 1.5, 4.0))),
+        config_every_us=int(unit_us * rng.choice((0.3, 0.7) if theme == "membership" else (0.7, 1.5, 4.0))),
         transfer_every_us=int(unit_us * rng.choice((1.5, 4.0))),
         snapshot_every_us=int(unit_us * rng.choice((0.2, 0.7, 2.0))),
         burst_every_us=int(unit_us * rng.choice((0.4, 1.2))),
@@ -142,7 +155,7 @@ def draw_options(seed: int) -> Options:
         keep_unsynced=rng.choice((0.0, 0.5, 0.9)),
         batch_us=rng.choice((1_000, 8_000)),
         apply_us=rng.choice((2_000, 20_000, 100_000)),
-        transfer_us=rng.choice((5_000, 50_000, 600_000)),
+        transfer_us=int(unit_us * rng.choice((1.0, 3.0) if theme == "snapshots" else (0.01, 0.1, 1.0))),
         standing=rng.choice(("", "", "", *STANDING)),
         message_bytes_max=rng.choice((200, 600, 4_096)),
         window_messages=rng.choice((2, 4, 64)),

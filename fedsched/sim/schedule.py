@@ -107,7 +107,7 @@ def _faults(seed: int, options: Options) -> list[Action]:
     kinds = [name for name in FAULTS if options.has(name)]
     if not kinds:
         return []
-    weights = [options.weights.get(kind, 1) for kind in kinds]
+    weights = [options.weights.get(kind, 1) * OFTEN.get(kind, 1) for kind in kinds]
     actions = []
     for at in moments(rng, options.fault_every_us, options.chaos_us):
         kind = rng.choices(kinds, weights=weights)[0]
@@ -117,7 +117,7 @@ def _faults(seed: int, options: Options) -> list[Action]:
 
 def _for_us(rng: random.Random, options: Options) -> int:
     """Short or long against an election timeout, both often."""
-    return int(options.election_us * rng.choice((0.1, 0.5, 1.0, 2.5)) * (0.5 + rng.random()))
+    return int(options.election_us * rng.choice((0.2, 1.0, 2.0, 3.0)) * (0.5 + rng.random()))
 
 
 def _slot(rng: random.Random, options: Options) -> int:
@@ -185,3 +185,6 @@ FAULTS = {
     "clock_rates": _draw_rate,
 }
 """How each fault's parameters are drawn; `faults` carries them out."""
+
+OFTEN = {"cut": 5, "one_way": 3, "crash": 3, "crash_point": 3, "pause": 2, "clog": 2, "slow_sync": 2, "midstream": 2}
+"""Faults that make logs diverge are worth more than those that only stop or lose a server."""

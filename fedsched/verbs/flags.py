@@ -40,8 +40,8 @@ class Argument(NamedTuple):
     many: bool = False
 
 
-class Given(Mapping[str, Any]):
-    """What was typed: flags and arguments by name, defaults filled in."""
+class Given:
+    """What was typed: flags and arguments by name, defaults filled in. Reads like a mapping."""
 
     __slots__ = ("_said", "_values")
 
@@ -55,8 +55,12 @@ class Given(Mapping[str, Any]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
-    def __len__(self) -> int:
-        return len(self._values)
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def get(self, name: str) -> Any:
+        """Give the value, or None for a name this verb does not have."""
+        return self._values.get(name)
 
     def was_said(self, name: str) -> bool:
         """Tell a value that was typed from a default."""

@@ -7,7 +7,6 @@ to import, this 3. It speaks what RFC 6455 asks of a client (masking, fragments,
 from __future__ import annotations
 
 import binascii
-import hashlib
 import os
 import socket
 from typing import Final, cast
@@ -17,6 +16,11 @@ from fedsched.wire.address import Address
 from fedsched.wire.carrier import CarrierClosed
 from fedsched.wire.errors import Failure, ProtocolViolation, RemoteError
 from fedsched.wire.tls import TlsOptions
+
+try:
+    from _sha1 import sha1  # type: ignore[import-not-found]  # hashlib would load OpenSSL, 3 ms for one digest
+except ImportError:  # a Python built without it
+    from hashlib import sha1
 
 HANDSHAKE_BYTES_MAX: Final = 16 * 1024
 READ_BYTES: Final = 262_144
@@ -106,7 +110,7 @@ class BlockingWebSocket:
             raise Unavailable(f"{address} closed the connection: {error}", hint="is this a fedsched agent?") from error
         if status != 101:
             raise RemoteError(_rejection(address, status, self._read_body(headers)))
-        expected = binascii.b2a_base64(hashlib.sha1(key + _MAGIC, usedforsecurity=False).digest(), newline=False)
+        expected = binascii.b2a_base64(sha1(key + _MAGIC, usedforsecurity=False).digest(), newline=False)
         if headers.get(b"sec-websocket-accept") != expected:
             raise Unavailable(f"{address} answered our key with a wrong one", hint="is a proxy in between?")
 

@@ -27,7 +27,7 @@ from tests.e2e.view import wait_leader, wait_level
 SETTLE_S = 60.0
 """What the healed region is given to bring all servers to one state."""
 
-SERVER_EXTRA = 'raft_snapshot_threshold = 2000\nraft_snapshot_interval = "5s"\nraft_trailing_logs = 500'
+SERVER_EXTRA = 'raft_snapshot_threshold = 1000\nraft_snapshot_size = "256KiB"\nraft_trailing_logs = 200'
 """Small enough for a run to see compaction and snapshots sent to servers that were away."""
 
 

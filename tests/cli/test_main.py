@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from fedsched.cli import main as cli
+from fedsched.cli import command as cli
+from fedsched.cli import main as door
 from fedsched.model.errors import Unavailable
 from fedsched.verbs.flags import Argument, BadUsage, Flag, Given
 from fedsched.verbs.terminal import Terminal
@@ -54,7 +55,7 @@ def toy_module() -> ModuleType:
     def ping(terminal: Terminal, given: Given) -> int:
         return OK if terminal.confirm("Sure?") else 1
 
-    @verbs.verb("raw", "hands its words on", is_remote=False, is_raw=True)
+    @verbs.verb("sim", "hands its words on", is_remote=False, is_raw=True)
     def raw(terminal: Terminal, given: Given) -> int:
         terminal.say(repr(given["words"]))
         return OK
@@ -146,9 +147,9 @@ def test_wrong_usage_points_to_the_help() -> None:
 
 
 def test_a_raw_verb_gets_even_help_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "COMMANDS", {"raw": "toy_verbs"})
+    monkeypatch.setattr(cli, "COMMANDS", {"sim": "toy_verbs"})
 
-    assert run("raw -h --x=1 y") == (0, "['-h', '--x=1', 'y']\n", "")
+    assert run("sim -h --x=1 y") == (0, "['-h', '--x=1', 'y']\n", "")
 
 
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("yes\n", 1), ("Y\n", 1), ("\n", 1), ("", 1)])
@@ -173,12 +174,44 @@ def test_colour_follows_flag_then_variable_then_terminal(flags: str, environ: di
     assert ("\x1b[1mBold\x1b[0m" in out) is is_bold
 
 
-def test_the_process_reports_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The codes with which the process would have been ended at once; its start and end are left alone."""
+    codes: list[int] = []
+    monkeypatch.setattr("os._exit", codes.append)
+    monkeypatch.setattr(door, "_travel_light", lambda: None)
+    return codes
+
+
+def test_a_brief_command_ends_the_process_and_a_lasting_one_returns(
+    monkeypatch: pytest.MonkeyPatch, ended: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "COMMANDS", {"job": "toy_verbs", "sim": "toy_verbs"})
+
+    monkeypatch.setattr(sys, "argv", ["fedsched", "job", "stop"])
+    assert door.main() == 1
+    monkeypatch.setattr(sys, "argv", ["fedsched", "sim", "x"])
+    assert door.main() == 0
+
+    assert ended == [1]
+    assert capsys.readouterr().out == "['x']\n"
+
+
+def test_lasting_commands_are_exactly_those_that_start_something() -> None:
+    from fedsched.cli.start import VERBS
+
+    assert {verb.words[0] for verb in VERBS.all} == door.LASTING
+
+
+def test_the_process_reports_interruption(monkeypatch: pytest.MonkeyPatch, ended: list[int]) -> None:
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "run", interrupt)
-    assert cli.main() == 130
+    monkeypatch.setattr(sys, "argv", ["fedsched"])
+
+    assert door.main() == 130
+    assert ended == [130]
 
 
 def test_a_reader_that_left_ends_the_command_quietly() -> None:

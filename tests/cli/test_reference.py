@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedsched.cli.main import COMMANDS
+from fedsched.cli.command import COMMANDS
 from fedsched.cli.reference import reference_page
 from fedsched.verbs.table import ALIASES, all_verbs, find
 from fedsched.verbs.verb import Verb

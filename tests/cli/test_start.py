@@ -13,7 +13,7 @@ import pytest
 from fedsched.agent.config import AgentConfig
 from fedsched.agent.region_file import RegionFile
 from fedsched.bench import frame
-from fedsched.cli.main import run
+from fedsched.cli.command import run
 from fedsched.verbs.terminal import Terminal
 
 

@@ -78,7 +78,7 @@ def read(caller: BlockingCaller, key: str, *, stale: bool, timeout_s: float) -> 
         reply, meta = caller.call(JOB_GET, JobRequest(job_id=key), CallMeta(stale=stale), timeout_s)
     except NotFound:
         return Seen(None, 0)
-    return Seen(reply.job.meta["value"], reply.job.job_modify_index, meta.index)
+    return Seen(reply.job.meta["value"], reply.job.job_modify_index, meta.applied)
 
 
 class Caller:

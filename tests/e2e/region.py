@@ -200,6 +200,7 @@ class Region:
     directory: Path
     route: Route = direct
     extra: str = ""
+    top: str = ""
     servers: dict[str, Server] = field(default_factory=dict)
 
     def add(self, name: str, *, bootstrap_expect: int, extra: str | None = None) -> Server:
@@ -213,6 +214,7 @@ class Region:
             serf,
             bootstrap_expect=bootstrap_expect,
             extra=self.extra if extra is None else extra,
+            top=self.top,
         )
         self.servers[name] = server
         return server
@@ -269,10 +271,10 @@ class Region:
 
 @contextmanager
 def running_region(
-    directory: Path, count: int = 3, *, extra: str = "", route: Route = direct, start: bool = True
+    directory: Path, count: int = 3, *, extra: str = "", top: str = "", route: Route = direct, start: bool = True
 ) -> Iterator[Region]:
     """`count` servers s1, s2, ... of one region, started; killed at the end if the test has not stopped them."""
-    region = Region(directory, route, extra)
+    region = Region(directory, route, extra, top)
     for number in range(1, count + 1):
         region.add(f"s{number}", bootstrap_expect=count)
     region.wire()

@@ -19,6 +19,11 @@ from tests.e2e.view import views, wait_leader, wait_level, wait_until
 
 pytestmark = pytest.mark.processes
 
+SMALL_LOG = 'raft_snapshot_threshold = 500\nraft_snapshot_size = "64KiB"\nraft_trailing_logs = 100'
+"""So that a server that was away is brought up by a snapshot rather than by the log."""
+
+QUICK_AUTOPILOT = 'autopilot.server_stabilization_time = "2s"\nautopilot.last_contact_threshold = "1s"'
+
 
 @pytest.fixture
 def region(tmp_path: Path) -> Iterator[Region]:
@@ -89,7 +94,12 @@ def test_nothing_acknowledged_is_lost_when_all_servers_are_killed_at_once(region
     wait_level(region, look, within_s=30)
 
 
-def test_a_wiped_server_comes_back_under_a_new_id(region: Region) -> None:
+def test_a_wiped_server_comes_back_under_a_new_id(tmp_path: Path) -> None:
+    with running_region(tmp_path, top=QUICK_AUTOPILOT) as region:
+        _wipe_one(region)
+
+
+def _wipe_one(region: Region) -> None:
     leader = wait_leader(region, look)
     victim = region.servers[region.others(leader)[0]]
     with Caller(region.servers[leader]) as caller:
@@ -114,34 +124,49 @@ def test_a_wiped_server_comes_back_under_a_new_id(region: Region) -> None:
         )
 
 
-def test_a_brand_new_fourth_server_joins_catches_up_and_is_promoted(tmp_path: Path) -> None:
-    extra = 'raft_snapshot_threshold = 500\nraft_snapshot_interval = "1s"\nraft_trailing_logs = 50'
-    with running_region(tmp_path, extra=extra) as region:
+def test_a_brand_new_fourth_server_catches_up_while_writes_go_on_and_takes_the_seat_of_one_that_goes(
+    tmp_path: Path,
+) -> None:
+    with running_region(tmp_path, extra=SMALL_LOG, top=QUICK_AUTOPILOT) as region:
         leader = wait_leader(region, look)
+        leaving = region.others(leader)[0]
         with Caller(region.servers[leader]) as caller:
             for number in range(1500):
                 caller.register(f"job-{number % 40}", str(number))
-
             region.add("s4", bootstrap_expect=0)
             region.wire()
             region.start(["s4"])
+            last = caller.register("with-four", "servers")
             wait_until(
-                "s4 votes",
-                lambda: any(peer.name == "s4" and peer.is_voter for peer in caller.peers()),
+                "s4 has caught up",
+                lambda: (
+                    bool(caller.register("meanwhile", str(time.monotonic())))
+                    and views(region, look, ["s4"])["s4"].applied >= last
+                ),
                 within_s=60,
                 region=region,
             )
-            caller.register("with-four", "servers")
-        wait_level(region, look, within_s=30)
+            votes = {peer.name: peer.is_voter for peer in caller.peers()}
+            assert votes["s4"] is False, "four voters survive no more failures than three"
+
+            region.servers[leaving].terminate()
+            [gone] = [peer.id for peer in caller.peers() if peer.name == leaving]
+            caller.call(RAFT_REMOVE_PEER, PeerRequest(id=gone))
+            wait_until(
+                f"s4 votes in the place of {leaving}",
+                lambda: {peer.name for peer in caller.peers() if peer.is_voter} == {*region.others(leaving)},
+                within_s=60,
+                region=region,
+            )
+        wait_level(region, look, within_s=30, names=region.others(leaving))
         with Caller(region.servers["s4"]) as reader:
             assert reader.get("with-four").value == "servers"
 
 
 def test_a_follower_cut_off_for_20000_entries_catches_up_while_writes_go_on(tmp_path: Path) -> None:
     links = ProxyLinks(tmp_path / "proxy.log")
-    extra = 'raft_snapshot_threshold = 4000\nraft_snapshot_interval = "1s"\nraft_trailing_logs = 1000'
     try:
-        with running_region(tmp_path, extra=extra, route=links.route) as region:
+        with running_region(tmp_path, extra=SMALL_LOG, route=links.route) as region:
             leader = wait_leader(region, look)
             away = region.others(leader)[0]
             with Caller(region.servers[leader]) as caller:

@@ -38,7 +38,9 @@ def test_compaction_keeps_the_trailing_entries() -> None:
 
 
 def test_compaction_keeps_what_a_live_follower_still_needs() -> None:
-    kept = compact_to(SMALL, snapshot_index=200, first_index=1, log_bytes=2_000, log_entries=200, live_matches=[120, 199])
+    kept = compact_to(
+        SMALL, snapshot_index=200, first_index=1, log_bytes=2_000, log_entries=200, live_matches=[120, 199]
+    )
 
     assert kept == 120
 

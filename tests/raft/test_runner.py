@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from fedsched.raft.errors import DiskPressure, NoQuorumRead, NotLeader, OutcomeUnknown
+from fedsched.raft.errors import DiskPressure, NoQuorumRead, NotLeader, OutcomeUnknown, ProposalRefused
 from fedsched.raft.runner import RaftFailed
 from fedsched.raft.storage import StoreFailed
 from tests.raft.mini import TICK_S, MiniRegion, MiniServer, open_region
@@ -186,6 +186,21 @@ def test_leadership_is_handed_over_on_request(tmp_path: Path) -> None:
 
         assert (await region.leader()) is successor
         assert not leader.is_in_office
+
+    tell(tmp_path, story)
+
+
+def test_a_transfer_that_nobody_takes_up_is_reported_and_the_leader_leads_on(tmp_path: Path) -> None:
+    async def story(region: MiniRegion) -> None:
+        leader = await region.leader()
+        target = await follower_of(region, leader)
+        await target.stop()
+
+        with pytest.raises(ProposalRefused, match="did not take over"):
+            await leader.runner.transfer_leadership(target.name)
+
+        await leader.runner.propose(b"still here")
+        assert leader.runner.is_leader
 
     tell(tmp_path, story)
 

@@ -64,7 +64,7 @@ def run_region(directory: Path, scenario: Scenario, **defaults: Any) -> None:
 async def until(what: str, condition: Callable[[], object], within_s: float = UNTIL_S) -> None:
     """Wait for a condition; an assertion that names it when it does not come true."""
     with trio.move_on_after(within_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 (the conditions are about several servers at once, and tell nobody)
             await trio.sleep(LOOK_S)
         return
     raise AssertionError(f"not within {within_s:g} s: {what}")
@@ -236,5 +236,5 @@ def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         known = [one for one in error.exceptions if isinstance(one, (AssertionError, FedschedError))]
-        error = (known or list(error.exceptions))[0]
+        error = known[0] if known else error.exceptions[0]
     return error

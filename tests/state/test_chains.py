@@ -31,7 +31,7 @@ class Fixture:
         else:
             self.chains.append(slots, np.array(owners, dtype=np.int64), records)
         self.members.write(slots, records)
-        return slots.tolist()
+        return [int(slot) for slot in slots]
 
     def remove(self, slots: list[int], owners: list[int]) -> None:
         where = np.array(slots, dtype=np.int64)

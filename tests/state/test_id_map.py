@@ -12,7 +12,7 @@ class Ids:
     """Where the ids are kept that a map only holds marks of."""
 
     def __init__(self) -> None:
-        self.words: Words = np.zeros((200_000, 2), dtype=np.uint64)
+        self.words: Words = np.zeros((20_000, 2), dtype=np.uint64)
         self.map = IdMap(lambda slots: self.words[slots], lambda slot: tuple(self.words[slot].tolist()))
 
     def add(self, identities: list[bytes], slots: list[int]) -> None:
@@ -45,8 +45,8 @@ def test_it_is_a_dict_from_id_to_slot(steps: list[tuple[bool, set[int]]]) -> Non
         if not wanted:
             continue
         if is_added:
-            slots = [len(model) * 3 + 500 * at for at, _ in enumerate(wanted)]
-            free = [slot for slot in range(200_000) if slot not in set(model.values())][: len(slots)]
+            taken = set(model.values())
+            free = [slot for slot in range(1_000) if slot not in taken][: len(wanted)]
             ids.add(wanted, free)
             model |= dict(zip(wanted, free, strict=True))
         else:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsched.state.past import Keeper, Lease
-from fedsched.state.table import Key, MapView, OrderedMap, Row, Table, scan
+from fedsched.state.table import Key, MapReader, MapView, OrderedMap, Row, Table, scan
 
 
 class Thing(Row):
@@ -169,7 +169,8 @@ def test_views_of_a_map_are_copies_of_their_moment(
             assert live.pop((number,)) == model.pop((number,), None)
         keeper.end()
 
-    for _, view, then in [*held, (None, live, model)]:
+    views: list[tuple[MapReader[int], dict[Key, int]]] = [(live, model), *((view, then) for _, view, then in held)]
+    for view, then in views:
         assert dict(scan(view)) == then
         assert len(view) == len(then)
         assert [view.get((n,)) for n in range(13)] == [then.get((n,)) for n in range(13)]

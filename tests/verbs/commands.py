@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fedsched.cli.main import run
+from fedsched.cli.command import run
 from fedsched.rpc.method import Method
 from fedsched.verbs.terminal import Terminal
 from tests.verbs.fake_agent import Answer, FakeAgent, fake_agent

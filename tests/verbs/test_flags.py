@@ -40,8 +40,10 @@ def test_defaults_are_there_and_known_to_be_defaults() -> None:
     assert found["diff"] is False
     assert found.was_said("diff")
     assert not found.was_said("detach")
-    assert len(found) == 6
-    assert "file" in list(found)
+    assert len(list(found)) == 6
+    assert "file" in found
+    assert "other" not in found
+    assert (found.get("file"), found.get("other")) == ("x", None)
 
 
 def test_repeated_flags_gather_or_the_last_one_wins() -> None:
