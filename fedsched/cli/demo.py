@@ -1,7 +1,7 @@
 """`fedsched demo`: a region of three servers on this machine, shown by the commands a person would type.
 
-Real processes, real sockets, real disks: the leader is killed with SIGKILL and the region goes on. Everything lives in a
-temporary directory, listens on loopback only, and is gone afterwards.
+Real processes, real sockets, real disks: the leader is killed with SIGKILL and the region goes on. Everything lives in
+a temporary directory, listens on loopback only, and is gone afterwards.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -27,6 +26,7 @@ class Applier:
         on_applied: Callable[[int, Sequence[tuple[int, object]]], None],
         restore: Callable[[Entry], Awaitable[None]],
         digest_every: int,
+        clock: Callable[[], float],
     ) -> None:
         self.applied = core.status().applied
         self.bytes_since_snapshot = 0
@@ -36,6 +36,7 @@ class Applier:
         self._on_applied = on_applied
         self._restore = restore
         self._digest_every = digest_every
+        self._clock = clock
         self._commit = 0
         self._due = trio.Event()
         self._turn = trio.Lock()
@@ -89,7 +90,7 @@ class Applier:
         if self.applied >= self._commit or self._held:
             return None  # a snapshot was installed while we waited for our turn
         restore: Entry | None = None
-        started = time.perf_counter()
+        started = self._clock()
         first = self.applied + 1
         results: list[tuple[int, object]] = []
         for entry in self._core.entries(first, self._commit):
@@ -103,11 +104,11 @@ class Applier:
             self.bytes_since_snapshot += len(entry.payload)
             if entry.index % self._digest_every == 0:
                 self._core.note_digest(entry.index, self._machine.digest())
-            if time.perf_counter() - started > SLICE_S:
+            if self._clock() - started > SLICE_S:
                 break
         if not results:
             return restore
-        self.longest_slice_s = max(self.longest_slice_s, time.perf_counter() - started)
+        self.longest_slice_s = max(self.longest_slice_s, self._clock() - started)
         self._core.applied(self.applied)
         self._machine.after_apply(self.applied)
         self._on_applied(first, results)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import trio
 
 from fedsched.env.env import Env
 from fedsched.raft.core import RaftCore
 from fedsched.raft.datadir import DataDir
+from fedsched.raft.in_thread import InThread, in_thread
 from fedsched.raft.machine import Machine
 from fedsched.raft.membership import ServerInfo
 from fedsched.raft.messages import Restored
@@ -27,6 +29,21 @@ from fedsched.raft.storage import LogStore
 from fedsched.raft.store_thread import StoreThread
 from fedsched.raft.transport import Dial, Transport
 from fedsched.telemetry.log import Logger
+
+
+class NewStore(Protocol):
+    """Makes what runs the log store beside the event loop: `StoreThread` itself, or a simulator's stand-in."""
+
+    def __call__(
+        self,
+        store: LogStore,
+        on_done: Callable[[int], None],
+        on_failed: Callable[[BaseException], None],
+        /,
+        *,
+        post: Callable[[Callable[[], None]], None],
+    ) -> StoreThread:
+        """`on_done` and `on_failed` are for the event loop; `post` takes them there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +105,8 @@ def make_runner(
     settings: RunnerSettings,
     env: Env,
     log: Logger,
+    in_thread: InThread = in_thread,
+    new_store: NewStore = StoreThread,
 ) -> RaftRunner:
     """A runner that is ready to `run`; must be called inside trio, because store completions return to this loop."""
     data_dir = disk.data_dir
@@ -95,7 +114,7 @@ def make_runner(
     core = RaftCore(data_dir.server_id, disk.restored, core_settings, lambda n: dice.randrange(0, n))
     token = trio.lowlevel.current_trio_token()
     runner: RaftRunner
-    store = StoreThread(
+    store = new_store(
         disk.log_store,
         lambda number: runner.store_done(number),
         lambda error: runner.store_failed(error),
@@ -125,6 +144,7 @@ def make_runner(
         settings=settings,
         env=env,
         log=log,
+        in_thread=in_thread,
     )
     return runner
 

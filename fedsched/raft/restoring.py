@@ -18,6 +18,7 @@ import trio
 from fedsched.model.errors import FedschedError, Unavailable
 from fedsched.raft.core import RaftCore
 from fedsched.raft.entry import Entry
+from fedsched.raft.in_thread import InThread, in_thread
 from fedsched.raft.machine import Machine
 from fedsched.raft.membership import ServerInfo
 from fedsched.raft.messages import SnapshotMeta
@@ -39,7 +40,14 @@ class Restoring:
     """Images for restores: received, spread, and applied."""
 
     def __init__(
-        self, core: RaftCore, *, images: SnapshotStore, machine: Machine, fetch: FetchImage, log: Logger
+        self,
+        core: RaftCore,
+        *,
+        images: SnapshotStore,
+        machine: Machine,
+        fetch: FetchImage,
+        log: Logger,
+        in_thread: InThread = in_thread,
     ) -> None:
         self.images = images
         self.restored = 0
@@ -47,11 +55,12 @@ class Restoring:
         self._machine = machine
         self._fetch = fetch
         self._log = log
+        self._in_thread = in_thread
 
     async def take_in(self, path: Path) -> SnapshotMeta:
         """Check an uploaded file to its last byte and keep it among the images."""
-        info = await trio.to_thread.run_sync(inspect, path)
-        await trio.to_thread.run_sync(self._copy, path, info.meta)
+        info = await self._in_thread(inspect, path)
+        await self._in_thread(self._copy, path, info.meta)
         return info.meta
 
     async def spread(self, meta: SnapshotMeta, ask: AskToFetch) -> None:
@@ -79,25 +88,25 @@ class Restoring:
 
     async def fetch_from(self, server: ServerInfo, meta: SnapshotMeta) -> None:
         """Fetch an image from another server; durable and verified on return."""
-        receiver = await trio.to_thread.run_sync(self.images.receive, meta)
+        receiver = await self._in_thread(self.images.receive, meta)
         try:
             async with self._fetch(server, meta, receiver.offset) as chunks:
                 async for chunk in chunks:
-                    await trio.to_thread.run_sync(receiver.write, chunk)
-            await trio.to_thread.run_sync(receiver.finish)
+                    await self._in_thread(receiver.write, chunk)
+            await self._in_thread(receiver.finish)
         finally:
             receiver.close()
 
     async def apply(self, entry: Entry) -> None:
         """Load the image an entry names; waits until some server can give it."""
         meta = meta_from_bytes(entry.payload)
-        while not await trio.to_thread.run_sync(self._has, meta):
+        while not await self._in_thread(self._has, meta):
             await self._fetch_from_anybody(meta)
-        reader = await trio.to_thread.run_sync(self.images.open, meta.id)
+        reader = await self._in_thread(self.images.open, meta.id)
         loader = self._machine.load_restore(entry.index)
         try:
             chunks = reader.chunks()
-            while (chunk := await trio.to_thread.run_sync(next, chunks, None)) is not None:
+            while (chunk := await self._in_thread(next, chunks, None)) is not None:
                 loader.feed(chunk)
             loader.finish()
         finally:

@@ -27,6 +27,7 @@ from fedsched.raft.core import RaftCore
 from fedsched.raft.datadir import DataDir, Space
 from fedsched.raft.entry import Entry, EntryKind
 from fedsched.raft.errors import DiskPressure, NoQuorumRead, OutcomeUnknown, ProposalRefused, refusal
+from fedsched.raft.in_thread import InThread, in_thread
 from fedsched.raft.machine import Machine
 from fedsched.raft.membership import Config, ConfigChange
 from fedsched.raft.messages import Accepted, Effects, Message, Refused, RoleChange, SnapshotMeta
@@ -102,6 +103,7 @@ class RaftRunner:
         settings: RunnerSettings,
         env: Env,
         log: Logger,
+        in_thread: InThread = in_thread,
     ) -> None:
         self.core = core
         self.settings = settings
@@ -111,6 +113,7 @@ class RaftRunner:
         self._disk = disk
         self._env = env
         self._log = log
+        self._in_thread = in_thread
         self._hold_office = hold_office
         self._pending: deque[_PendingWrite] = deque()
         self._proposals = Proposals()
@@ -120,6 +123,7 @@ class RaftRunner:
         self._shared_read: Promise[int] | None = None
         self._flush_due = trio.Event()
         self._commit_untold = False
+        self._joining = trio.Lock()
         self._failed: Promise[None] = Promise()
         self._role = RoleChange("follower", core.term, None, 0)
         self._role_changed = trio.Event()
@@ -129,13 +133,14 @@ class RaftRunner:
         self.is_short_of_space = False
         self.longest_lag_s = 0.0
         self.loop_lag_s = 0.0
-        self.restoring = Restoring(core, images=images, machine=machine, fetch=fetch_image, log=log)
+        self.restoring = Restoring(core, images=images, machine=machine, fetch=fetch_image, log=log, in_thread=in_thread)
         self.applier = Applier(
             core,
             machine,
             on_applied=self._on_applied,
             restore=self._restore,
             digest_every=settings.digest_every,
+            clock=env.now,
         )
         self.snapshotter = Snapshotter(
             core,
@@ -148,6 +153,7 @@ class RaftRunner:
             flush=self._flush,
             env=env,
             log=log,
+            in_thread=in_thread,
         )
 
     # ------------------------------------------------------------------ life
@@ -159,7 +165,7 @@ class RaftRunner:
             await self._run(task_status)
         finally:
             with trio.move_on_after(STORE_CLOSE_S, shield=True):
-                await trio.to_thread.run_sync(self.store.close, STORE_CLOSE_S, abandon_on_cancel=True)
+                await self._in_thread(self.store.close, STORE_CLOSE_S, abandon_on_cancel=True)
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as nursery:
@@ -298,7 +304,8 @@ class RaftRunner:
 
     async def join_cluster(self, cluster_id: str) -> None:
         """Belong to this cluster from now on, durably."""
-        await trio.to_thread.run_sync(self._disk.join_cluster, cluster_id)
+        async with self._joining:  # we may be founding it while another founder already calls us into it
+            await self._in_thread(self._disk.join_cluster, cluster_id)
         self.transport.cluster_id = self.snapshots.cluster_id = cluster_id
         self._log.info("cluster_joined", cluster_id=cluster_id)
 
@@ -470,7 +477,7 @@ class RaftRunner:
         slow_since: float | None = None
         while True:
             await trio.sleep(DISK_CHECK_S)
-            space = await trio.to_thread.run_sync(self._disk.space)
+            space = await self._in_thread(self._disk.space)
             if (space is not Space.OK) != self.is_short_of_space:
                 self.is_short_of_space = space is not Space.OK
                 self._log.warn("disk_space", state=space.value)

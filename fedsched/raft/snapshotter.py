@@ -18,6 +18,7 @@ from fedsched.model.errors import FedschedError
 from fedsched.raft.applier import Applier
 from fedsched.raft.compaction import CompactionSettings, compact_to, should_snapshot
 from fedsched.raft.core import RaftCore
+from fedsched.raft.in_thread import InThread, in_thread
 from fedsched.raft.machine import Machine
 from fedsched.raft.messages import SnapshotMeta, SnapshotOffer
 from fedsched.raft.snapshots import SnapshotStore
@@ -54,6 +55,7 @@ class Snapshotter:
         flush: Callable[[], None],
         env: Env,
         log: Logger,
+        in_thread: InThread = in_thread,
     ) -> None:
         self._core = core
         self._machine = machine
@@ -66,6 +68,7 @@ class Snapshotter:
         self._log = log
         self._chance = env.rng("snapshot-jitter")
         self._now = env.now
+        self._threads = in_thread
         self._files = trio.CapacityLimiter(FILE_LIMITER_THREADS)
         self._wanted = trio.Event()
         self._making = trio.Lock()
@@ -207,4 +210,4 @@ class Snapshotter:
         self._flush()
 
     async def _in_thread(self, fn: Callable[..., T], *args: Any) -> T:
-        return await trio.to_thread.run_sync(lambda: fn(*args), limiter=self._files)
+        return await self._threads(fn, *args, limiter=self._files)

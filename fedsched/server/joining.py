@@ -53,6 +53,7 @@ class Joining:
         self._core = FormingCore(self._greeting(frozenset()))
         self._known: dict[str, str] = {}
         self._said = ""
+        self._refused = ""
 
     async def run(self) -> None:
         """Greet until we are in; then make sure that the region knows our address."""
@@ -74,7 +75,8 @@ class Joining:
         """Another server greets us: take note, and answer with our own greeting."""
         now = trio.current_time()
         refused = self._core.heard(_greeting_of(hello), now)
-        if refused:
+        if refused and refused != self._refused:
+            self._refused = refused
             self._log.warn("greeting_refused", why=refused)
         for other in hello.others[:HEARD_MAX]:
             self._note(other.id, other.address)
@@ -153,9 +155,7 @@ class Joining:
     async def _correct_address(self) -> None:
         """Tell the region where we are now, if that is not what the config says."""
         while self._raft.core.config.server(self._me.id) not in (None, self._me):
-            for address in self._options.join:
-                if address == self._me.address:
-                    continue
+            for address in self._whom_to_tell():
                 try:
                     with trio.fail_after(CALL_S):
                         caller = await self._peers.caller_at(address)
@@ -164,6 +164,13 @@ class Joining:
                 except (FedschedError, trio.TooSlowError) as weather:
                     self._log.debug("address_not_told", through=address, why=str(weather))
             await trio.sleep(self._options.join_interval_s)
+
+    def _whom_to_tell(self) -> list[str]:
+        """Whom we were told to join, then whom the config knows; ourselves if there is nobody else."""
+        others = [server.address for server in self._raft.core.config.servers if server.id != self._me.id]
+        addresses = dict.fromkeys([*self._options.join, *others])
+        addresses.pop(self._me.address, None)
+        return list(addresses) if others else [self._me.address]
 
     def _join_request(self) -> ServerJoinRequest:
         return ServerJoinRequest(

@@ -79,7 +79,7 @@ class Server:
         self.raft: RaftRunner
         self.waits: StateWaits
         self.me: ServerInfo
-        self._office_services: list[LeaderService] = []
+        self.office_services: list[LeaderService] = []
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; says `started` when the port is bound and the log recovered."""
@@ -148,7 +148,7 @@ class Server:
         )
         joining = Joining(options, self.me, raft=raft, peers=peers, log=self._log)
         autopilot = AutopilotService(raft, members, self._autopilot_settings, self._log)
-        self._office_services = [autopilot, VersionService(desk)]
+        self.office_services = [autopilot, VersionService(desk)]
         jobs, evaluations = JobEndpoint(desk), EvaluationEndpoint(desk)
         endpoints: list[Endpoint] = [
             jobs,
@@ -212,7 +212,7 @@ class Server:
                 yield chunks
 
         async def office(office: Office) -> None:
-            await hold_office(office, self._office_services)
+            await hold_office(office, self.office_services)
 
         return make_runner(
             disk,

@@ -154,6 +154,7 @@ def inspect(terminal: Terminal, given: Given) -> int:
         EVAL_PRIORITY,
         Flag("yes", "do not ask when only the beginning of the id was typed", bool),
         VERBOSE,
+        Flag("json", "return at once and print the answer as JSON", bool),
     ),
     arguments=(JOB,),
 )
@@ -165,6 +166,8 @@ def stop(terminal: Terminal, given: Given) -> int:
         return OK
     request = JobDeregisterRequest(job_id=stub.id, purge=given["purge"], eval_priority=given["eval-priority"] or 0)
     reply = terminal.client.call(JOB_DEREGISTER, request, namespace=stub.namespace)
+    if terminal.formatted(given, lambda: to_api(reply)):
+        return OK
     if given["detach"] or not reply.eval_id:
         terminal.say(reply.eval_id or f'Job "{stub.id}" stopped')
         return OK

@@ -14,7 +14,7 @@ from typing import Self
 
 from fedsched.model.errors import DeadlineExceeded
 from fedsched.wire.address import Address
-from fedsched.wire.blocking_websocket import BlockingWebSocket, dial
+from fedsched.wire.blocking_websocket import BlockingWebSocket, closed_on_error, dial
 from fedsched.wire.call_state import CallState, Flow
 from fedsched.wire.carrier import CarrierClosed
 from fedsched.wire.effects import Effect, Greeted, Serve
@@ -27,6 +27,8 @@ from fedsched.wire.tls import TlsOptions
 RPC_PATH = "/v1/rpc"
 MESSAGE_BYTES = 256 * 1024
 CONNECT_S = 10.0
+WRITE_S = 10.0
+"""An agent that takes nothing for this long is gone; a write given up half way ends the link."""
 
 
 class BlockingLink:
@@ -54,7 +56,6 @@ class BlockingLink:
         """End the link."""
         if self.core.closed is None:
             self.core.close("unavailable", "the command is done")
-            self._carrier.set_timeout(0.2)
             self._flush()
         self._carrier.close()
 
@@ -70,15 +71,12 @@ class BlockingLink:
         """Do one round of reading and writing on behalf of this call."""
         core = self.core
         self._flush()
-        if not state.is_live:
-            return
         now = time.monotonic()
         wait_s = core.wake_at() - now
-        if wait_s <= 0:
-            self._take(core.wake(now))
-            return
+        if wait_s == math.inf:
+            return  # the link is over, and the call with it
         try:
-            self._carrier.set_timeout(None if wait_s == math.inf else wait_s)
+            self._carrier.set_timeout(max(wait_s, 0.001))
             messages, size = unpack(message := self._carrier.receive(), core.inbound_max)
             if not messages or size != len(message):
                 raise ProtocolViolation("a message that is no row of frames")
@@ -109,6 +107,7 @@ class BlockingLink:
 
     def _flush(self) -> None:
         try:
+            self._carrier.set_timeout(WRITE_S)
             while self.core.has_output:
                 for message in batches(self.core.take_output(), MESSAGE_BYTES):
                     self._carrier.send(message)
@@ -183,10 +182,7 @@ def connect(
 ) -> BlockingLink:
     """Dial an agent and shake hands; `Unavailable` if nobody is there."""
     connection = dial(address, tls or TlsOptions(), timeout_s)
-    try:
+    with closed_on_error(connection):
         message_bytes_max = max(limits.frame_bytes_max + LENGTH_BYTES, MESSAGE_BYTES)
         carrier = BlockingWebSocket(connection, address, path=RPC_PATH, message_bytes_max=message_bytes_max)
         return BlockingLink(carrier, limits=limits, greeting=greeting)
-    except BaseException:
-        connection.close()
-        raise

@@ -9,6 +9,8 @@ from __future__ import annotations
 import binascii
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, cast
 
 from fedsched.model.errors import DeadlineExceeded, Unavailable
@@ -28,19 +30,31 @@ _MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
 
+@contextmanager
+def closed_on_error(connection: socket.socket) -> Iterator[None]:
+    """Lets go of the socket if the block does not come to its end."""
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
+
+
 def dial(address: Address, tls: TlsOptions, timeout_s: float) -> socket.socket:
     """A connected socket, with TLS if the address asks for it; `Unavailable` if nobody is there."""
     try:
         if address.socket_path:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            connection.settimeout(timeout_s)
-            connection.connect(address.socket_path)
+            with closed_on_error(connection):
+                connection.settimeout(timeout_s)
+                connection.connect(address.socket_path)
             return connection
         host = address.host.encode() if address.host.isascii() else address.host  # bytes spare us 5 ms for name rules
         connection = socket.create_connection((cast(str, host), address.port), timeout_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if address.is_tls:
-            return tls.context().wrap_socket(connection, server_hostname=tls.server_name or address.host)
+            with closed_on_error(connection):
+                return tls.context().wrap_socket(connection, server_hostname=tls.server_name or address.host)
     except OSError as error:
         raise Unavailable(
             f"cannot reach {address}: {error}",
@@ -56,6 +70,8 @@ class BlockingWebSocket:
         self._socket = connection
         self._buffer = bytearray()
         self._message_bytes_max = message_bytes_max
+        self._parts: list[bytes] = []
+        self._parts_bytes = 0
         self._shake_hands(address, path)
 
     def set_timeout(self, timeout_s: float | None) -> None:
@@ -67,9 +83,7 @@ class BlockingWebSocket:
         self._write(_frame(_BINARY, message))
 
     def receive(self) -> bytes:
-        """Wait for the next binary message."""
-        parts: list[bytes] = []
-        size = 0
+        """Wait for the next binary message. After `DeadlineExceeded` it goes on where it stopped."""
         while True:
             opcode, is_last, payload = self._read_frame()
             if opcode == _PING:
@@ -77,14 +91,11 @@ class BlockingWebSocket:
             elif opcode == _CLOSE:
                 raise CarrierClosed(_close_reason(payload))
             elif opcode in (_BINARY, _CONTINUATION):
-                if (opcode == _CONTINUATION) != bool(parts):
-                    raise ProtocolViolation("websocket fragments out of order")
-                size += len(payload)
-                if size > self._message_bytes_max:
-                    raise ProtocolViolation(f"a message of more than {self._message_bytes_max} bytes")
-                parts.append(payload)
+                self._take_part(opcode, payload)
                 if is_last:
-                    return b"".join(parts)
+                    message = b"".join(self._parts)
+                    self._parts, self._parts_bytes = [], 0
+                    return message
             elif opcode != _PONG:
                 raise ProtocolViolation(f"websocket frame of kind {opcode}; frames are binary")
 
@@ -141,25 +152,35 @@ class BlockingWebSocket:
             pass  # what is here will do
         return bytes(self._buffer[:wanted]).decode("utf-8", "replace").strip()
 
+    def _take_part(self, opcode: int, payload: bytes) -> None:
+        if (opcode == _CONTINUATION) != bool(self._parts):
+            raise ProtocolViolation("websocket fragments out of order")
+        self._parts_bytes += len(payload)
+        if self._parts_bytes > self._message_bytes_max:
+            raise ProtocolViolation(f"a message of more than {self._message_bytes_max} bytes")
+        self._parts.append(payload)
+
     def _read_frame(self) -> tuple[int, bool, bytes]:
-        first, second = self._take(2)
+        """The next whole frame; nothing is taken from the buffer before all of it is there."""
+        self._wait_for(2)
+        first, second = self._buffer[0], self._buffer[1]
         if first & 0x70 or second & 0x80:
             raise ProtocolViolation("websocket frame with extensions or a mask, from a server")
-        length = second & 0x7F
-        if length == 126:
-            length = int.from_bytes(self._take(2), "big")
-        elif length == 127:
-            length = int.from_bytes(self._take(8), "big")
+        length, start = second & 0x7F, 2
+        if length > 125:
+            start = 4 if length == 126 else 10
+            self._wait_for(start)
+            length = int.from_bytes(self._buffer[2:start], "big")
         if length > self._message_bytes_max or (first & 0x08 and length > 125):
             raise ProtocolViolation(f"websocket frame of {length} bytes, at most {self._message_bytes_max} are taken")
-        return first & 0x0F, bool(first & 0x80), self._take(length)
+        self._wait_for(start + length)
+        payload = bytes(self._buffer[start : start + length])
+        del self._buffer[: start + length]
+        return first & 0x0F, bool(first & 0x80), payload
 
-    def _take(self, size: int) -> bytes:
+    def _wait_for(self, size: int) -> None:
         while len(self._buffer) < size:
             self._read_more()
-        data = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        return data
 
     def _read_more(self) -> None:
         try:

@@ -56,3 +56,22 @@ class LinkLimits(NamedTuple):
 
 
 DEFAULT_LIMITS: Final = LinkLimits()
+
+
+class ByteBudget:
+    """Request bytes held at once by all links that share it; one per listener or process."""
+
+    def __init__(self, limit: int = 64 * 1024 * 1024) -> None:
+        self.limit = limit
+        self.used = 0
+
+    def take(self, amount: int) -> bool:
+        """Charge these bytes, if there is room for them."""
+        if self.used + amount > self.limit:
+            return False
+        self.used += amount
+        return True
+
+    def give(self, amount: int) -> None:
+        """They are no longer held."""
+        self.used -= amount

@@ -25,7 +25,7 @@ from fedsched.wire.effects import Closed, Draining, Effect, Ended, Greeted, Read
 from fedsched.wire.errors import Failure, ProtocolViolation, failure_of
 from fedsched.wire.frames import Hello
 from fedsched.wire.groups import open_plain_nursery
-from fedsched.wire.limits import LinkLimits
+from fedsched.wire.limits import ByteBudget, LinkLimits
 from fedsched.wire.link_calls import OwnCall, ServedCall
 from fedsched.wire.link_core import LinkCore
 from fedsched.wire.waker import Waker
@@ -65,6 +65,7 @@ class Link:
         handler: Handler | None = None,
         authenticate: Authenticate | None = None,
         limits: LinkLimits | None = None,
+        budget: ByteBudget | None = None,
         greeting: bytes = b"",
     ) -> None:
         self.carrier = carrier
@@ -72,7 +73,9 @@ class Link:
         self.identity: Any = None
         self._handler = handler or _no_handler
         self._authenticate = authenticate
-        self._core = LinkCore(is_opener=is_opener, now=trio.current_time(), limits=limits, greeting=greeting)
+        self._core = LinkCore(
+            is_opener=is_opener, now=trio.current_time(), limits=limits, budget=budget, greeting=greeting
+        )
         self._output = Waker()
         self._room = trio.lowlevel.ParkingLot()
         self._greeted = trio.Event()
@@ -267,8 +270,7 @@ class Link:
                     assert self._children is not None
                     self._children.start_soon(self._serve, ServedCall(self, call, payload))
                 case Ended(call=call):
-                    if call.owner is not None:
-                        call.owner.ended()
+                    call.owner.ended()
                 case Readable(call=call):
                     call.owner.readable.ring()
                 case Writable(call=call):
@@ -276,7 +278,8 @@ class Link:
                 case Draining(message=message):
                     _log.debug("peer_drains", peer=self.peer, reason=message)
                 case Closed(code=code, message=message):
-                    _log.debug("link_closed", peer=self.peer, code=code, reason=message)
+                    say = _log.debug if code == Unavailable.code else _log.warn
+                    say("link_closed", peer=self.peer, code=code, reason=message)
                     self._end()
 
     def _end(self) -> None:
@@ -331,6 +334,7 @@ async def open_link(
     handler: Handler | None = None,
     authenticate: Authenticate | None = None,
     limits: LinkLimits | None = None,
+    budget: ByteBudget | None = None,
     greeting: bytes = b"",
 ) -> AsyncIterator[Link]:
     """A running link for the length of the block; closed when it is left."""
@@ -340,6 +344,7 @@ async def open_link(
         handler=handler,
         authenticate=authenticate,
         limits=limits,
+        budget=budget,
         greeting=greeting,
     )
     async with open_plain_nursery() as nursery:

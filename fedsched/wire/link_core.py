@@ -30,7 +30,7 @@ from fedsched.wire.call_state import CallState, Flow, cost
 from fedsched.wire.effects import Closed, Draining, Effect, Ended, Greeted, Readable, Serve, Writable
 from fedsched.wire.errors import Failure, LinkClosed, ProtocolViolation
 from fedsched.wire.frames import DRAIN, METHOD_BYTES_MAX, Frame, Parts
-from fedsched.wire.limits import CREDIT_MAX, DATA_BYTES_MAX, FRAME_OVERHEAD_MAX, VERSION, LinkLimits
+from fedsched.wire.limits import CREDIT_MAX, DATA_BYTES_MAX, FRAME_OVERHEAD_MAX, VERSION, ByteBudget, LinkLimits
 
 CONTROL_BYTES_MAX: Final = 256 * 1024
 """How far small answers may go beyond a full outbox: some thousands of them."""
@@ -41,8 +41,17 @@ TAKE_BYTES: Final = 1024 * 1024
 class LinkCore:
     """One end of a link."""
 
-    def __init__(self, *, is_opener: bool, now: float, limits: LinkLimits | None = None, greeting: bytes = b"") -> None:
+    def __init__(
+        self,
+        *,
+        is_opener: bool,
+        now: float,
+        limits: LinkLimits | None = None,
+        budget: ByteBudget | None = None,
+        greeting: bytes = b"",
+    ) -> None:
         self.limits = (limits or LinkLimits()).checked()
+        self._budget = budget or ByteBudget(self.limits.served_bytes_max)
         self.closed: Closed | None = None
         self.peer_drains = False
         self.is_draining = False
@@ -58,7 +67,7 @@ class LinkCore:
         self._inbound_max = self.limits.greeting_bytes_max
         self._peer_frame_max = LinkLimits().frame_bytes_max
         self._peer_calls_max = self.limits.own_calls_max
-        self._outbox_hard = self.limits.outbox_bytes_max + self.limits.frame_bytes_max + CONTROL_BYTES_MAX
+        self._largest_frame = 0
         self._started = self._heard = now
         self._pinged_after = -math.inf
         self._pings = 0
@@ -232,7 +241,7 @@ class LinkCore:
                 raise ProtocolViolation(f"frame of {len(message)} bytes, at most {self._inbound_max} are taken here")
             frame = frames.decode(message)
             effects = self._take(frame, now) if self._is_admitted else self._take_greeting(frame)
-            if self.outbox_bytes > self._outbox_hard:
+            if self.outbox_bytes > self.limits.outbox_bytes_max + self._largest_frame + CONTROL_BYTES_MAX:
                 raise ProtocolViolation(f"{self.outbox_bytes} bytes of answers wait, and the peer does not read them")
         except ProtocolViolation as violation:
             return self.close(violation.code, violation.message)
@@ -308,7 +317,7 @@ class LinkCore:
         return [Serve(call, frame.payload)]
 
     def _refusal(self, payload_bytes: int) -> Failure | None:
-        """Why the next call of the peer is not served; None if it is."""
+        """Why the next call of the peer is not served; None if it is, and its bytes are then charged."""
         if self.is_draining:
             return Failure(Unavailable.code, "this link takes no new calls", "dial again", Unavailable.http_status)
         if self.serving >= self.limits.calls_max:
@@ -317,6 +326,8 @@ class LinkCore:
             reason = (
                 f"the calls of this link hold {self.served_bytes} bytes, the limit is {self.limits.served_bytes_max}"
             )
+        elif not self._budget.take(payload_bytes):
+            reason = f"all calls together hold {self._budget.used} bytes, the limit is {self._budget.limit}"
         else:
             return None
         return Failure(Busy.code, reason, "wait for answers before asking more", Busy.http_status)
@@ -395,6 +406,7 @@ class LinkCore:
         else:
             self.serving -= 1
             self.served_bytes -= call.held_bytes
+            self._budget.give(call.held_bytes)
         return self._close_if_drained() if self.is_draining else []
 
     def _expire(self, now: float) -> list[Effect]:
@@ -435,5 +447,8 @@ class LinkCore:
 
     def _put(self, frame: Frame) -> None:
         head, payload = parts = frames.encode(frame)
-        self.outbox_bytes += len(head) + len(payload)
+        size = len(head) + len(payload)
+        self.outbox_bytes += size
+        if size > self._largest_frame:
+            self._largest_frame = size
         self._outbox.append(parts)

@@ -408,6 +408,4 @@ def test_sections_have_the_same_name_inside_and_in_the_file() -> None:
 def test_the_reference_page_is_fresh() -> None:
     page = Path(__file__).parents[2] / "docs/reference/config.md"
 
-    assert page.read_text() == reference_page(), (
-        "run `python -m fedsched.cli.docs`"
-    )
+    assert page.read_text() == reference_page(), "run `python -m fedsched.cli.docs`"

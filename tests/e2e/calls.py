@@ -153,8 +153,13 @@ class Looker:
 
     def __call__(self, server: Server) -> View | None:
         with self._lock:
+            was_kept = server.address in self._callers
             try:
                 return self._look(server)
+            except FedschedError:
+                self._drop(server.address)
+            try:
+                return self._look(server) if was_kept else None  # a kept link may have been idle for too long
             except FedschedError:
                 self._drop(server.address)
                 return None

@@ -197,13 +197,13 @@ def test_random_bytes_on_every_port_leave_the_region_unaffected(region: Region) 
     memory = {name: resident_mib(server.pid) for name, server in region.servers.items()}
     chance = Random(7)
 
-    with Caller(region.servers[leader]) as caller:
-        for _ in range(4):
-            for server in region.servers.values():
-                for port in (server.http_port, server.rpc_port):
-                    pour_garbage(HOST, port, chance, connections=8)
-            caller.register("amid", "noise")
-        assert caller.get("amid").value == "noise"
+    for number in range(4):
+        for server in region.servers.values():
+            for port in (server.http_port, server.rpc_port):
+                pour_garbage(HOST, port, chance, connections=8)
+        with Caller(region.servers[leader]) as caller:
+            caller.register("amid", f"noise {number}")
+            assert caller.get("amid").value == f"noise {number}"
 
     assert views(region, look)[leader].term == term
     for name, server in region.servers.items():

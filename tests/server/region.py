@@ -64,7 +64,7 @@ def run_region(directory: Path, scenario: Scenario, **defaults: Any) -> None:
 async def until(what: str, condition: Callable[[], object], within_s: float = UNTIL_S) -> None:
     """Wait for a condition; an assertion that names it when it does not come true."""
     with trio.move_on_after(within_s):
-        while not condition():  # noqa: ASYNC110 (the conditions are about several servers at once, and tell nobody)
+        while not condition():
             await trio.sleep(LOOK_S)
         return
     raise AssertionError(f"not within {within_s:g} s: {what}")

@@ -26,7 +26,7 @@ def test_an_evaluation_reads_back_as_it_was_stored() -> None:
 def test_an_update_keeps_when_it_was_created() -> None:
     world = World()
     upsert(world, evaluation_write(an_evaluation(1, create_time_ns=5)))
-    upsert(world, evaluation_write(an_evaluation(1, create_time_ns=9, status="complete")))
+    upsert(world, evaluation_write(an_evaluation(1, create_time_ns=9, status=EvaluationStatus.COMPLETE)))
 
     row = world.store.evaluations.row(an_id(1))
     assert row is not None
@@ -35,11 +35,11 @@ def test_an_update_keeps_when_it_was_created() -> None:
 
 def test_a_successful_evaluation_cancels_the_blocked_ones_of_its_job() -> None:
     world = World()
-    blocked = evaluation_write(an_evaluation(1, status="blocked"))
-    other = evaluation_write(an_evaluation(2, job=a_job("db"), status="blocked"))
-    pending = evaluation_write(an_evaluation(4, status="pending"))
+    blocked = evaluation_write(an_evaluation(1, status=EvaluationStatus.BLOCKED))
+    other = evaluation_write(an_evaluation(2, job=a_job("db"), status=EvaluationStatus.BLOCKED))
+    pending = evaluation_write(an_evaluation(4, status=EvaluationStatus.PENDING))
     upsert(world, blocked, other, pending)
-    upsert(world, evaluation_write(an_evaluation(3, status="complete")))
+    upsert(world, evaluation_write(an_evaluation(3, status=EvaluationStatus.COMPLETE)))
 
     cancelled = world.store.evaluations.get(an_id(1))
     assert cancelled is not None

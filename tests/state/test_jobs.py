@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from fedsched.model.deployment import DeploymentStatus
 from fedsched.model.errors import Conflict
+from fedsched.model.evaluation import EvaluationStatus
 from fedsched.model.job import Job, JobStatus
 from fedsched.state.tables.alloc_updates import AllocStatusUpdate, Reap
 from fedsched.state.tables.deployments import DeploymentsUpsert, deployment_write
@@ -216,7 +218,7 @@ def test_a_job_goes_from_pending_to_running_to_dead() -> None:
     assert the_job(world).status is JobStatus.RUNNING
     assert the_job(world).modify_index == world.index
 
-    complete = evaluation_write(an_evaluation(1, job=job, status="complete"))
+    complete = evaluation_write(an_evaluation(1, job=job, status=EvaluationStatus.COMPLETE))
     world.do(EvaluationsUpsert(evaluations=(complete,)))
     assert the_job(world).status is JobStatus.RUNNING
     world.do(AllocStatusUpdate(ids=ids([1]), statuses=bytes([3])))
@@ -242,7 +244,7 @@ def test_an_active_deployment_keeps_a_job_running() -> None:
     world.do(DeploymentsUpsert(deployments=(deployment_write(deployment),)))
     assert the_job(world).status is JobStatus.RUNNING
 
-    ended = a_deployment(1, status="successful", create_time_ns=7)
+    ended = a_deployment(1, status=DeploymentStatus.SUCCESSFUL, create_time_ns=7)
     world.do(DeploymentsUpsert(deployments=(deployment_write(ended),)))
     assert the_job(world).status is JobStatus.PENDING
     stored = world.store.deployments.get(an_id(1))

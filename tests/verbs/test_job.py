@@ -346,6 +346,13 @@ def test_stop_detached_prints_the_evaluation_id() -> None:
     assert seen.agent.requests(JOB_DEREGISTER) == [JobDeregisterRequest(job_id="web", purge=True, eval_priority=60)]
 
 
+def test_stop_as_json_returns_at_once() -> None:
+    seen = fedsched("job stop -json web", stopping(a_job()))
+
+    assert json.loads(seen.out)["EvalID"] == EVAL_ID
+    assert seen.agent.requests(EVAL_GET) == []
+
+
 def test_stop_follows_the_evaluation() -> None:
     seen = fedsched("stop web", stopping(a_job()))
 
