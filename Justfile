@@ -56,8 +56,7 @@ bench *WORDS:
 
 # write docs/reference anew from the code
 reference:
-    python -m fedsched.agent.config_reference
-    python -m fedsched.cli.reference
+    python -m fedsched.cli.docs
 
 # renew the pinned requirements
 lock:

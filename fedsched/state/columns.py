@@ -184,14 +184,6 @@ class Columns(ColumnsReader):
             slot = int(links[slot >> SEGMENT_SHIFT][slot & (SEGMENT_ROWS - 1)]) - 1
         return found
 
-    def all_in_use(self, slots: Slots) -> bool:
-        """Whether every one of these numbers, whatever they are, is a slot in use."""
-        if not len(slots):
-            return True
-        if int(slots.min()) < 0 or int(slots.max()) >= self.high:
-            return False
-        return bool((self.read(slots)["used"] != 0).all())
-
     def view(self, past: Past) -> ColumnsView:
         return ColumnsView(self, self._number, past)
 

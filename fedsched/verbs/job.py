@@ -50,7 +50,7 @@ ANY_NAMESPACE = "*"
         ),
         DETACH,
         EVAL_PRIORITY,
-        Flag("json", "the file is JSON; it always is, for now", bool),
+        Flag("json", "the file is JSON; the answer is printed as JSON, and nothing is followed", bool),
         Flag("output", "print the job as it would be submitted, and submit nothing", bool),
         Flag("preserve-counts", "keep the counts of groups that exist already", bool),
         VERBOSE,
@@ -76,6 +76,9 @@ def run(terminal: Terminal, given: Given) -> int:
     reply = terminal.client.call(JOB_REGISTER, request)
     for warning in reply.warnings:
         terminal.warn(f"Warning: {warning}")
+    if given["json"]:
+        terminal.write(as_json(to_api(reply)))
+        return OK
     if given["detach"] or not reply.eval_id:
         terminal.say("Job registration successful")
         if reply.eval_id:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from random import Random
 
@@ -26,16 +27,23 @@ def openings(chance: Random) -> Iterator[bytes]:
     yield chance.randbytes(300_000)
 
 
-def pour_garbage(host: str, port: int, chance: Random, *, connections: int) -> None:
-    """Open connections one after another and see each one ended by the server, after bytes it cannot understand.
+def pour_garbage(host: str, port: int, chance: Random) -> None:
+    """Open one connection for each kind of garbage, all at once, and see each one ended by the server.
 
-    Raises `AssertionError` when the server neither answers an end nor closes within its handshake limit.
+    Raises `AssertionError` when the server neither ends nor breaks one within its handshake limit.
     """
-    for number, opening in zip(range(connections), openings(chance), strict=False):
-        with socket.create_connection((host, port), PATIENCE_S) as sock:
-            _ignoring_reset(partial(sock.sendall, opening))
-            _ignoring_reset(partial(sock.shutdown, socket.SHUT_WR))
-            assert _is_ended(sock), f"port {port} keeps a connection open after garbage number {number}"
+    garbage = list(openings(chance))
+    with ThreadPoolExecutor(len(garbage)) as pool:
+        ended = list(pool.map(partial(_pour, host, port), garbage))
+    kept = [number for number, is_ended in enumerate(ended) if not is_ended]
+    assert not kept, f"port {port} keeps connections open after garbage of kinds {kept}"
+
+
+def _pour(host: str, port: int, garbage: bytes) -> bool:
+    with socket.create_connection((host, port), PATIENCE_S) as sock:
+        _ignoring_reset(partial(sock.sendall, garbage))
+        _ignoring_reset(partial(sock.shutdown, socket.SHUT_WR))
+        return _is_ended(sock)
 
 
 def _is_ended(sock: socket.socket) -> bool:

@@ -1,4 +1,4 @@
-"""The tree keeps its own rules: layout, pinned requirements, docstrings, module size, one door to each outside choice."""
+"""The tree keeps its own rules: layout, pinned requirements, docstrings, module size, one door to each choice."""
 
 from __future__ import annotations
 
@@ -103,6 +103,8 @@ def test_an_outside_choice_is_named_in_one_place(library: str) -> None:
 
 
 def test_no_memory_channel_is_unbounded() -> None:
-    unbounded = [name_of(path) for path in MODULES if re.search(r"open_memory_channel(\[.*\])?\((math\.)?inf", path.read_text())]
+    unbounded = [
+        name_of(path) for path in MODULES if re.search(r"open_memory_channel(\[.*\])?\((math\.)?inf", path.read_text())
+    ]
 
     assert unbounded == []

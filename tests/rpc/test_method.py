@@ -31,7 +31,7 @@ CAPABILITIES = {
 
 def an_example(kind: type[Record]) -> Record:
     """A record with its required fields filled in."""
-    fillers: dict[Any, Any] = {str: "x", int: 1}
+    fillers: dict[Any, Any] = {str: "x", int: 1, bytes: b"x", bool: True, float: 1.5}
     given = {}
     for info in fields_of(kind):
         if info.is_required:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 
 from fedsched.codec import dumps
 from fedsched.rpc.body import Body, seal, unseal
 from fedsched.rpc.context import CallMeta, ReplyMeta, RequestID
 from fedsched.rpc.method import Method
+from fedsched.rpc.relay import relay
 from fedsched.rpc.server_side import CALL_ERRORS, CALL_TIME, CallContext, CallServer, Handler
 from fedsched.telemetry.metrics import Registry
 from fedsched.wire.call_state import Flow
 from fedsched.wire.errors import RemoteError
 from fedsched.wire.link import Link, open_link
 from fedsched.wire.memory import memory_pair
-from tests.rpc.builders import ADD, HANDLERS, AddReply, AddRequest, run
+from tests.rpc.builders import ADD, COUNT, HANDLERS, AddReply, AddRequest, a_server, link_caller, run
 
 
 def ask(method: str, payload: bytes, *, handlers: dict[Method[Any, Any], Handler] | None = None) -> RemoteError:
@@ -77,6 +79,36 @@ def test_a_handler_that_streams_where_nobody_listens_is_a_bug_and_says_so() -> N
     error = ask("Test.Add", seal(CallMeta(), Body(AddRequest, record=AddRequest(a=1))), handlers={ADD: stream})
 
     assert error.code == "internal"
+
+
+class Deaf:
+    """Nobody listens any more."""
+
+    def __init__(self) -> None:
+        self.offered = 0
+
+    async def send(self, item: bytes) -> bool:
+        self.offered += 1
+        return False
+
+    async def receive(self) -> bytes:
+        raise trio.EndOfChannel
+
+
+def test_a_stream_nobody_wants_ends_at_its_first_item() -> None:
+    async def main() -> None:
+        deaf = Deaf()
+        context = CallContext(COUNT, CallMeta(), peer="", identity=None, items=deaf)
+        request = Body(AddRequest, record=AddRequest(a=100))
+        answer = await CallServer(HANDLERS).serve_here(context, request)
+        assert answer.reply.record() == AddReply()
+        assert deaf.offered == 1
+
+        async with link_caller(a_server()) as far:
+            answer = await relay(context, request, far, me="middle")
+        assert deaf.offered == 2
+
+    run(main)
 
 
 def test_calls_and_errors_are_counted_by_method() -> None:

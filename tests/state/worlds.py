@@ -1,4 +1,4 @@
-"""Small stores to test with: commands by the handful, random histories, an independent check of what is derived."""
+"""Small stores to test with: short ways to commands, any command, an independent check of what is derived."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _expect(what: str, actual: object, wanted: object) -> list[str]:
     return [] if actual == wanted else [f"{what}: {actual!r} instead of {wanted!r}"]
 
 
-# A random history. Few names and ids, so that commands meet what earlier ones left.
+# Any command at all, for tests of single ones. Whole histories are drawn by `chance`.
 
 _job_ids = st.sampled_from(["web", "db", "batch"])
 _alloc_numbers = st.lists(st.integers(1, 24), min_size=1, max_size=6, unique=True)
@@ -312,15 +312,3 @@ commands: st.SearchStrategy[Command] = st.one_of(
 )
 
 requests = st.none() | st.builds(RequestId, st.sampled_from([b"alice", b"bob"]), st.integers(1, 5), st.integers(0, 4))
-
-
-@st.composite
-def histories(draw: st.DrawFn, *, max_size: int = 24) -> list[tuple[Command, RequestId | None]]:
-    """A fleet and some jobs to begin with, then anything."""
-    begin: list[tuple[Command, RequestId | None]] = [
-        *((NodeUpsert(id=an_id(n), name=f"node-{n}"), None) for n in (1, 2, 3)),
-        (JobRegister(namespace="default", id="web", spec=EMPTY_MAP), None),
-        (JobRegister(namespace="default", id="db", spec=EMPTY_MAP), None),
-    ]
-    rest = draw(st.lists(st.tuples(commands, requests), max_size=max_size))
-    return begin + rest

@@ -99,6 +99,13 @@ def test_run_detached_prints_the_evaluation_id(file: str) -> None:
     assert seen.code == 0
 
 
+def test_run_with_json_prints_the_answer_as_json_and_follows_nothing(file: str) -> None:
+    seen = fedsched(f"job run -json {file}", {JOB_REGISTER: lambda _: WRITTEN})
+
+    assert json.loads(seen.out)["EvalID"] == EVAL_ID
+    assert seen.code == 0
+
+
 def test_run_from_standard_input_with_the_old_spelling() -> None:
     seen = fedsched("run -detach -", {JOB_REGISTER: lambda _: WRITTEN}, stdin='{"ID": "web"}')
 

@@ -13,7 +13,7 @@ from fedsched.wire import frames
 from fedsched.wire.carrier import Carrier
 from fedsched.wire.effects import Effect, Greeted
 from fedsched.wire.frames import Frame
-from fedsched.wire.limits import LinkLimits
+from fedsched.wire.limits import ByteBudget, LinkLimits
 from fedsched.wire.link_core import LinkCore
 
 GOOD_HELLO = frames.Hello(1, 1, 1024 * 1024, 256)
@@ -23,13 +23,20 @@ def message(frame: Frame) -> bytes:
     return b"".join(frames.encode(frame))
 
 
-def a_core(*, is_opener: bool = False, limits: LinkLimits | None = None, admitted: bool = True) -> LinkCore:
+def a_core(
+    *,
+    is_opener: bool = False,
+    limits: LinkLimits | None = None,
+    budget: ByteBudget | None = None,
+    hello: frames.Hello = GOOD_HELLO,
+    admitted: bool = True,
+) -> LinkCore:
     """A core with an empty outbox, greeted and admitted unless the test wants to do that itself."""
-    core = LinkCore(is_opener=is_opener, now=0.0, limits=limits)
+    core = LinkCore(is_opener=is_opener, now=0.0, limits=limits, budget=budget)
     core.take_output()
     if admitted:
-        effects = core.receive(message(GOOD_HELLO), 0.0)
-        assert effects == [Greeted(GOOD_HELLO)]
+        effects = core.receive(message(hello), 0.0)
+        assert effects == [Greeted(hello)]
         core.admit()
     return core
 

@@ -18,6 +18,7 @@ from fedsched.wire import frames
 from fedsched.wire.address import Address
 from fedsched.wire.blocking_link import BlockingLink, connect
 from fedsched.wire.call_state import Flow
+from fedsched.wire.carrier import CarrierClosed
 from fedsched.wire.errors import LinkClosed, RemoteError
 from fedsched.wire.limits import LinkLimits
 from fedsched.wire.link import Link
@@ -319,6 +320,41 @@ def test_writes_to_a_connection_that_is_gone_are_weather() -> None:
             link.call("Any", b"x" * 100_000, 5)
         real.close()
     near.close()
+
+
+def test_a_message_that_comes_in_pieces_over_a_long_time_is_put_together() -> None:
+    """The reader's patience runs out again and again in the middle of frames; nothing is lost."""
+    near, far = socket.socketpair()
+    with fake_agent(b"") as address, connect(address) as link, near, far:
+        websocket = link._carrier
+        real, websocket._socket = websocket._socket, near
+        script = server_frame(2, b"a" * 300, first=0) + server_frame(9, b"ping") + server_frame(0, b"b" * 10)
+        near.settimeout(0.001)
+        got = b""
+        for at in range(0, len(script), 7):
+            far.sendall(script[at : at + 7])
+            with suppress(DeadlineExceeded):
+                got = websocket.receive()
+        assert got == b"a" * 300 + b"b" * 10
+        websocket._socket = real
+
+
+def test_a_socket_that_fails_in_either_direction_is_weather() -> None:
+    class Failing:
+        def recv(self, size: int) -> bytes:
+            raise ConnectionResetError("reset")
+
+        def sendall(self, data: bytes) -> None:
+            raise TimeoutError
+
+    with fake_agent(b"") as address, connect(address) as link:
+        websocket = link._carrier
+        real, websocket._socket = websocket._socket, Failing()  # type: ignore[assignment]
+        with pytest.raises(CarrierClosed, match="read failed: reset"):
+            websocket.receive()
+        with pytest.raises(DeadlineExceeded, match="does not take what we send"):
+            websocket.send(b"x")
+        websocket._socket = real
 
 
 def test_a_one_shot_command_needs_no_trio_and_no_records() -> None:

@@ -11,7 +11,7 @@ from fedsched.wire import frames
 from fedsched.wire.call_state import CallState, Flow
 from fedsched.wire.effects import Closed, Draining, Ended, Readable, Serve, Writable
 from fedsched.wire.errors import Failure, LinkClosed
-from fedsched.wire.limits import DATA_BYTES_MAX, DATA_OVERHEAD, LinkLimits
+from fedsched.wire.limits import DATA_BYTES_MAX, DATA_OVERHEAD, ByteBudget, LinkLimits
 from fedsched.wire.link_core import LinkCore
 from tests.wire.builders import GOOD_HELLO, NEVER, Pair, a_core, message, sent
 
@@ -226,6 +226,33 @@ def test_requests_that_would_hold_too_many_bytes_are_answered_busy() -> None:
     assert pair.b.served_bytes == 0
 
 
+def test_links_that_share_a_budget_share_it() -> None:
+    budget = ByteBudget(1000)
+    first = a_core(budget=budget)
+    second = a_core(budget=budget)
+    (serve,) = first.receive(message(frames.Call(1, "A", 0, 0, 0, b"x" * 600)), 0)
+    assert isinstance(serve, Serve)
+
+    assert second.receive(message(frames.Call(1, "B", 0, 0, 0, b"x" * 600)), 0) == []
+    refusal = sent(second)[0]
+    assert isinstance(refusal, frames.Error)
+    assert (refusal.code, refusal.message) == ("busy", "all calls together hold 600 bytes, the limit is 1000")
+
+    first.reply(serve.call, b"")
+    assert second.receive(message(frames.Call(3, "B", 0, 0, 0, b"x" * 600)), 0) != []
+    second.lost("gone")
+    assert budget.used == 0
+
+
+def test_a_large_request_of_our_own_is_not_taken_for_a_peer_that_does_not_read() -> None:
+    core = a_core(is_opener=True, hello=GOOD_HELLO._replace(frame_bytes_max=20_000_000))
+
+    core.call("Big", b"x" * 15_000_000, deadline=NEVER, now=0)
+
+    assert core.receive(message(frames.Ping(1)), 0) == []
+    assert core.closed is None
+
+
 def test_what_cannot_be_sent_is_refused_before_it_is_sent() -> None:
     core = a_core(is_opener=True)
 
@@ -421,7 +448,7 @@ def test_bytes_that_are_no_frame_close_the_link() -> None:
 
 
 def test_a_peer_that_asks_and_never_reads_is_cut_off() -> None:
-    core = a_core(limits=LinkLimits(outbox_bytes_max=0, frame_bytes_max=270_000, calls_max=0))
+    core = a_core(limits=LinkLimits(outbox_bytes_max=0, calls_max=0))
 
     for number in range(1, 20_000, 2):
         if core.receive(message(frames.Call(number, "Refused", 0, 0, 0)), 0):
@@ -429,7 +456,7 @@ def test_a_peer_that_asks_and_never_reads_is_cut_off() -> None:
 
     assert core.closed is not None
     assert "does not read them" in core.closed.message
-    assert core.outbox_bytes < 270_000 + 256 * 1024 + 500
+    assert core.outbox_bytes < 256 * 1024 + 2000
 
 
 # ---- keep-alive, draining, closing

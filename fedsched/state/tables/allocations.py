@@ -278,10 +278,6 @@ class Allocations(AllocationsReader):
         self.live_cold[part].put(slots.tolist(), values)
         rows[COLD_CRCS[part]] = [crc32(value) or 1 for value in values]
 
-    def in_use(self, origin: OriginRow) -> bool:
-        """Whether some other origin still needs this one's group or job version."""
-        return next(self.live_origins.rows.by("group", *origin.group_key), None) is not None
-
     def adopt(self, slots: Slots, rows: Rows) -> None:
         """File records that were just copied in from an image: what follows from them is made anew."""
         words = np.ascontiguousarray(rows["id"])

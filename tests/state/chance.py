@@ -1,0 +1,185 @@
+"""Commands drawn by chance with an eye on the store, so that most of them meet something: a history worth checking."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from fedsched.state.fields import Command, pack
+from fedsched.state.tables.alloc_updates import AllocStatusUpdate, AllocTransition, Reap
+from fedsched.state.tables.deployments import DeploymentsUpsert, DeploymentWrite
+from fedsched.state.tables.evaluations import EvaluationsUpsert, EvaluationWrite
+from fedsched.state.tables.jobs import JobDeregister, JobRegister, JobStable, JobTag
+from fedsched.state.tables.meta import ClusterBegin, SchedulerConfigSet
+from fedsched.state.tables.namespaces import NamespaceDelete, NamespaceUpsert, NodePoolDelete, NodePoolUpsert
+from fedsched.state.tables.nodes import NodeDeregister, NodeUpsert
+from fedsched.state.tables.plans import OfficeBegin, PlacedGroup, PlanApply, StoppedBatch, UpdatedGroup
+from fedsched.state.tables.sessions import RequestId
+from tests.builders import an_id
+from tests.state.worlds import EMPTY_MAP, World, column, ids
+
+JOBS = ("web", "db", "batch")
+GROUPS = ("group", "other")
+ALLOCS = 60
+NODES = 8
+REPORT = b"\xa1\x71ClientDescription\x62ok"
+
+
+class Chance:
+    """Draws commands for a world; equal seeds and equal worlds give equal commands."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+
+    def steps(self, world: World, count: int) -> None:
+        """Begin with a fleet and a job, then so many commands."""
+        if world.index == 0:
+            world.nodes(4)
+            world.do(JobRegister(namespace="default", id="web", spec=EMPTY_MAP))
+        for _ in range(count):
+            world.do(self.command(world), request=self.request())
+
+    def request(self) -> RequestId | None:
+        if self.rng.random() < 0.7:
+            return None
+        return RequestId(self.rng.choice([b"alice", b"bob"]), self.rng.randint(1, 40), self.rng.randint(0, 20))
+
+    def command(self, world: World) -> Command:
+        draw: Callable[[World], Command] = self.rng.choices(
+            [self._plan, self._report, self._register, self._node, self._reap, self._small, self._evaluations],
+            [8, 5, 4, 2, 2, 3, 2],
+        )[0]
+        return draw(world)
+
+    def _numbers(self, at_most: int = 8) -> list[int]:
+        return self.rng.sample(range(1, ALLOCS), self.rng.randint(1, at_most))
+
+    def _plan(self, world: World) -> Command:
+        rng = self.rng
+        row = world.store.jobs.row("default", rng.choice(JOBS))
+        created, version = (row.create_index, row.version) if row else (1, 0)
+        stopped = [
+            StoppedBatch(
+                ids=ids(self._numbers()),
+                desired=rng.randint(1, 3),
+                client_status=rng.choice([0, 0, 5, 6]),
+                fields=rng.choice([b"", EMPTY_MAP]),
+            )
+            for _ in range(rng.choice([0, 0, 1, 2]))
+        ]
+        updated = [UpdatedGroup(group=rng.choice(GROUPS), ids=ids(self._numbers()))] if rng.random() < 0.3 else []
+        return PlanApply(
+            namespace="default",
+            job_id=row.id if row else "web",
+            job_create_index=created,
+            job_version=max(0, version - rng.choice([0, 0, 0, 1])),
+            evaluation_id=an_id(rng.randint(1, 9)),
+            deployment_id=rng.choice(["", an_id(1)]),
+            snapshot_index=world.index - rng.choice([0, 0, 0, 5]) if world.index > 5 else world.index,
+            placed=tuple(self._placed() for _ in range(rng.choice([0, 1, 1, 2]))),
+            stopped=tuple(stopped),
+            updated=tuple(updated),
+            evaluations=self._some_evaluations(),
+        )
+
+    def _placed(self) -> PlacedGroup:
+        rng = self.rng
+        numbers = self._numbers(12)
+        fields: dict[str, Any] = {}
+        if rng.random() < 0.4:
+            before = [rng.choice([0, *range(1, ALLOCS)]) for _ in numbers]
+            fields["previous"] = b"".join(ids([n]) if n else bytes(16) for n in before)
+        if rng.random() < 0.4:
+            own, sizes = pack([EMPTY_MAP])
+            fields |= {"own_at": column([rng.randrange(len(numbers))]), "own": own, "own_sizes": sizes}
+        return PlacedGroup(
+            group=rng.choice(GROUPS),
+            ids=ids(numbers),
+            node_slots=column([rng.randrange(NODES) for _ in numbers]),
+            name_indexes=column([rng.randrange(99) for _ in numbers]),
+            flags=rng.randrange(16),
+            shared=rng.choice([b"", EMPTY_MAP]),
+            **fields,
+        )
+
+    def _report(self, _: World) -> Command:
+        numbers = [self.rng.randint(1, ALLOCS) for _ in range(self.rng.randint(1, 10))]
+        client, sizes = (
+            pack([self.rng.choice([b"", REPORT]) for _ in numbers]) if self.rng.random() < 0.7 else (b"", b"")
+        )
+        if self.rng.random() < 0.1:
+            return AllocTransition(ids=ids(numbers), flags=self.rng.randrange(64))
+        return AllocStatusUpdate(
+            ids=ids(numbers),
+            statuses=bytes(self.rng.randint(1, 6) for _ in numbers),
+            healths=bytes(self.rng.randrange(3) for _ in numbers) if self.rng.random() < 0.5 else b"",
+            client=client,
+            client_sizes=sizes,
+            evaluations=self._some_evaluations(),
+        )
+
+    def _register(self, world: World) -> Command:
+        rng = self.rng
+        job_id = rng.choice(JOBS)
+        if rng.random() < 0.25:
+            return JobDeregister(namespace="default", id=job_id, purge=rng.random() < 0.5)
+        row = world.store.jobs.row("default", job_id)
+        return JobRegister(
+            namespace="default",
+            id=job_id,
+            spec=rng.choice([EMPTY_MAP, b"\xa1\x64Name\x61a", b"\xa1\x64Name\x61b"]),
+            type=rng.choice(["service", "service", "batch", "system"]),
+            parent_id=rng.choice(["", "", "web"]),
+            stop=rng.random() < 0.05,
+            enforce_index=rng.random() < 0.2,
+            check_index=row.job_modify_index if row else 0,
+            evaluation=next(iter(self._some_evaluations()), None),
+        )
+
+    def _node(self, _: World) -> Command:
+        node = an_id(self.rng.randint(1, NODES))
+        if self.rng.random() < 0.35:
+            return NodeDeregister(ids=(node,))
+        return NodeUpsert(id=node, name=self.rng.choice(["a", "b"]), node_pool=self.rng.choice(["default", "gpu"]))
+
+    def _reap(self, _: World) -> Command:
+        gone = tuple(an_id(n) for n in self.rng.sample(range(1, 10), 2))
+        return Reap(allocs=ids(self._numbers(20)), evaluations=gone)
+
+    def _some_evaluations(self) -> tuple[EvaluationWrite, ...]:
+        rng = self.rng
+        return tuple(
+            EvaluationWrite(
+                id=an_id(rng.randint(1, 9)),
+                job_id=rng.choice(JOBS),
+                status=rng.choice(["pending", "blocked", "blocked", "complete", "failed"]),
+                failed_groups=rng.random() < 0.3,
+                queued={group: rng.randrange(5) for group in GROUPS if rng.random() < 0.3},
+            )
+            for _ in range(rng.choice([0, 0, 0, 1, 2]))
+        )
+
+    def _evaluations(self, _: World) -> Command:
+        return EvaluationsUpsert(evaluations=self._some_evaluations())
+
+    def _small(self, _: World) -> Command:
+        rng = self.rng
+        version = rng.randrange(4)
+        deployment = DeploymentWrite(
+            id=an_id(rng.randint(1, 3)), job_id=rng.choice(JOBS), status=rng.choice(["running", "successful"])
+        )
+        return rng.choice(
+            [
+                JobTag(namespace="default", id=rng.choice(JOBS), version=version, name=rng.choice(["", "x", "y"])),
+                JobStable(namespace="default", id=rng.choice(JOBS), version=version, is_stable=rng.random() < 0.7),
+                DeploymentsUpsert(deployments=(deployment,)),
+                ClusterBegin(cluster_id=rng.choice(["one", "two"])),
+                OfficeBegin(term=rng.randrange(3)),
+                SchedulerConfigSet(config=EMPTY_MAP, check_and_set=rng.random() < 0.5),
+                NamespaceUpsert(name=rng.choice(["default", "prod"])),
+                NamespaceDelete(name="prod"),
+                NodePoolUpsert(name="gpu"),
+                NodePoolDelete(name="gpu"),
+            ]
+        )
