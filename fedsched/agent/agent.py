@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import trio
 
@@ -30,8 +30,6 @@ from fedsched.wire.carrier import CarrierClosed
 from fedsched.wire.limits import LinkLimits
 from fedsched.wire.link import Link
 from fedsched.wire.websocket import Handshakes, WebSocketDoor, accept_websocket
-
-CLIENT_LIMITS: Final = LinkLimits(frame_bytes_max=16 * 1024 * 1024)
 
 
 class Agent:
@@ -68,8 +66,12 @@ class Agent:
         listeners = await _listen(self.config.listen_host("http"), self.config.ports.http)
         host, port = listeners[0].socket.getsockname()[:2]
         self.http_address = f"{'https' if self._tls else 'http'}://{host}:{port}"
-        with ProcessMetrics(self.metrics):
-            await self._serve(listeners, task_status)
+        try:
+            with ProcessMetrics(self.metrics):
+                await self._serve(listeners, task_status)
+        finally:
+            for listener in listeners:
+                await trio.aclose_forcefully(listener)
 
     async def _serve(self, listeners: list[trio.SocketListener], task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as nursery:
@@ -121,12 +123,13 @@ class Agent:
         stream: trio.abc.Stream = socket_stream
         if self._tls is not None:
             stream = trio.SSLStream(socket_stream, self._tls.listening, server_side=True, https_compatible=True)
+        limits = LinkLimits(frame_bytes_max=self.config.limits.message_max_bytes)
         door = WebSocketDoor(
-            limits=CLIENT_LIMITS, handshake_s=self.config.limits.handshake_timeout_s, handshakes=self._handshakes
+            limits=limits, handshake_s=self.config.limits.handshake_timeout_s, handshakes=self._handshakes
         )
         async with trio.open_nursery() as nursery:
             carrier = await accept_websocket(nursery, stream, host, door)
-            await Link(carrier, is_opener=False, handler=self.server.calls, limits=CLIENT_LIMITS).run()
+            await Link(carrier, is_opener=False, handler=self.server.calls, limits=limits).run()
             nursery.cancel_scope.cancel("link closed")
 
 
@@ -163,6 +166,7 @@ def server_options(config: AgentConfig, tls: TlsContexts | None) -> ServerOption
         ballast_bytes=server.ballast_size_bytes,
         space_limits=SpaceLimits(soft_bytes=soft, hard_bytes=soft // 4) if soft else SpaceLimits(0, 0, 0, 0),
         tls=tls,
+        connections_per_host_max=config.limits.rpc_max_conns_per_client,
         handshake_s=config.limits.handshake_timeout_s,
     )
 

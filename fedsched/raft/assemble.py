@@ -16,6 +16,7 @@ import trio
 from fedsched.env.env import Env
 from fedsched.raft.core import RaftCore
 from fedsched.raft.datadir import DataDir
+from fedsched.raft.disk_errors import failing
 from fedsched.raft.in_thread import InThread, in_thread
 from fedsched.raft.machine import Machine
 from fedsched.raft.membership import ServerInfo
@@ -70,9 +71,10 @@ def open_disk(data_dir: DataDir) -> OpenedDisk:
     log_store = LogStore(data_dir.log_path)
     restored = log_store.recover()
     try:
-        snapshots = SnapshotStore(data_dir.snapshots_path, cluster_id=data_dir.cluster_id)
-        images = SnapshotStore(data_dir.images_path)
-        usable = snapshots.usable(restored.prev_index)
+        with failing(f"looking for snapshots in {data_dir.path}"):
+            snapshots = SnapshotStore(data_dir.snapshots_path, cluster_id=data_dir.cluster_id)
+            images = SnapshotStore(data_dir.images_path)
+            usable = snapshots.usable(restored.prev_index)
     except BaseException:
         log_store.close()
         raise

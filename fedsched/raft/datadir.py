@@ -21,9 +21,13 @@ from pathlib import Path
 from typing import Final, Self
 
 from fedsched.model.errors import Conflict, FedschedError
+from fedsched.raft.disk_errors import FULL, failing
 from fedsched.raft.storage import DamagedStore
 
 BALLAST_BYTES: Final = 64 * 1024 * 1024
+START_ROOM_BYTES: Final = 16 * 1024 * 1024
+"""What a start may need before it can free anything: the write-ahead log at its full size and folded in, with some air.
+Where there is less, the ballast goes."""
 ID_LENGTH_MAX: Final = 64
 
 
@@ -76,16 +80,18 @@ def open_data_dir(
 ) -> DataDir:
     """Lock the directory (made if missing) and find out, or decide once, which server this is.
 
-    Raises `DataDirInUse` if another process holds it, `DamagedStore` if it is only half there.
+    Raises `DataDirInUse` if another process holds it, `DamagedStore` if it is only half there, `StoreFailed` if the
+    disk does not let us.
     """
     directory = Path(path)
-    (directory / "raft").mkdir(parents=True, exist_ok=True)
-    lock_fd = _lock(directory)
-    try:
-        return DataDir(directory, lock_fd, _server_id(directory, new_id), ballast_bytes, limits, room)
-    except BaseException:
-        os.close(lock_fd)
-        raise
+    with failing(f"opening data directory {directory}"):
+        (directory / "raft").mkdir(parents=True, exist_ok=True)
+        lock_fd = _lock(directory)
+        try:
+            return DataDir(directory, lock_fd, _server_id(directory, new_id), ballast_bytes, limits, room)
+        except BaseException:
+            os.close(lock_fd)
+            raise
 
 
 class DataDir:
@@ -106,7 +112,8 @@ class DataDir:
         self._limits = limits
         self._room = room
         self._cluster_id = _read_name(path / "cluster-id")
-        self._take_ballast(ballast_bytes)
+        self._ballast_bytes = ballast_bytes
+        self.take_ballast()
 
     @property
     def log_path(self) -> Path:
@@ -133,7 +140,8 @@ class DataDir:
                 hint="wipe the data directory to join another cluster",
             )
         if not self._cluster_id:
-            _write_name(self.path / "cluster-id", cluster_id)
+            with failing(f"writing to data directory {self.path}"):
+                _write_name(self.path / "cluster-id", cluster_id)
             self._cluster_id = cluster_id
 
     def space(self) -> Space:
@@ -150,8 +158,20 @@ class DataDir:
         return self._ballast.exists()
 
     def release_ballast(self) -> None:
-        """Give the reserve back to the disk; it is taken again at a start that finds room for it."""
+        """Give the reserve back to the disk; `take_ballast` takes it again once there is room for it."""
         self._ballast.unlink(missing_ok=True)
+
+    def take_ballast(self) -> None:
+        """Reserve room, unless that would itself make the disk short; on a full disk, give it back to start with."""
+        size = self._ballast_bytes
+        room = self._room(self.path)
+        if self.has_ballast and self._ballast.stat().st_size == size and room.free_bytes >= START_ROOM_BYTES:
+            return
+        self.release_ballast()
+        room = self._room(self.path)
+        if size and room.free_bytes - size >= max(START_ROOM_BYTES, self._soft_limit(room)):
+            with failing(f"reserving room in data directory {self.path}"):
+                self._reserve(size)
 
     def close(self) -> None:
         """Let another process have the directory."""
@@ -169,26 +189,19 @@ class DataDir:
     def _ballast(self) -> Path:
         return self.path / "ballast"
 
-    def _soft_limit(self, room: DiskRoom) -> int:
-        return min(self._limits.soft_bytes, int(self._limits.soft_share * room.total_bytes))
-
-    def _take_ballast(self, size: int) -> None:
-        """Reserve room, unless that would itself make the disk short."""
-        if not size or (self.has_ballast and self._ballast.stat().st_size == size):
-            return
-        self.release_ballast()
-        room = self._room(self.path)
-        if room.free_bytes - size < self._soft_limit(room):
-            return
+    def _reserve(self, size: int) -> None:
         fd = os.open(self._ballast, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.posix_fallocate(fd, 0, size)
         except OSError as error:
             self.release_ballast()
-            if error.errno not in (errno.ENOSPC, errno.EFBIG):
+            if error.errno not in (*FULL, errno.EFBIG):
                 raise
         finally:
             os.close(fd)
+
+    def _soft_limit(self, room: DiskRoom) -> int:
+        return min(self._limits.soft_bytes, int(self._limits.soft_share * room.total_bytes))
 
 
 def _lock(directory: Path) -> int:
@@ -202,8 +215,7 @@ def _lock(directory: Path) -> int:
             f"data directory {directory} is in use by process {holder}",
             hint="stop that process, or give this server a directory of its own with data_dir",
         ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    os.pwrite(fd, f"{os.getpid():<15}\n".encode(), 0)  # over what is there: a full disk has no room for a new block
     return fd
 
 

@@ -25,6 +25,7 @@ from fedsched.raft.applier import Applier
 from fedsched.raft.compaction import CompactionSettings
 from fedsched.raft.core import RaftCore
 from fedsched.raft.datadir import DataDir, Space
+from fedsched.raft.disk_watch import DiskWatch
 from fedsched.raft.entry import Entry, EntryKind
 from fedsched.raft.errors import DiskPressure, NoQuorumRead, OutcomeUnknown, ProposalRefused, refusal
 from fedsched.raft.in_thread import InThread, in_thread
@@ -40,6 +41,8 @@ from fedsched.raft.transport import Transport
 from fedsched.raft.waiters import AppliedWaits, Promise, Proposals
 from fedsched.telemetry.log import Logger
 
+SLOW_DISK_S: Final = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class RunnerSettings:
@@ -50,6 +53,8 @@ class RunnerSettings:
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
     digest_every: int = 4_096
     """A state digest is noted at every index divisible by this; equal on all servers of a region."""
+    slow_disk_s: float = SLOW_DISK_S
+    """A leader whose syncs have taken longer than half an election time-out for this long hands over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,6 @@ class Office:
 TRANSFER_LOOK_TICKS: Final = 4
 STORE_CLOSE_S: Final = 3.0
 DISK_CHECK_S: Final = 2.0
-SLOW_DISK_S: Final = 10.0
-"""A leader whose writes have taken longer than half an election time-out for this long hands over."""
 
 HoldOffice = Callable[[Office], Awaitable[None]]
 
@@ -133,7 +136,9 @@ class RaftRunner:
         self.is_short_of_space = False
         self.longest_lag_s = 0.0
         self.loop_lag_s = 0.0
-        self.restoring = Restoring(core, images=images, machine=machine, fetch=fetch_image, log=log, in_thread=in_thread)
+        self.restoring = Restoring(
+            core, images=images, machine=machine, fetch=fetch_image, log=log, in_thread=in_thread
+        )
         self.applier = Applier(
             core,
             machine,
@@ -320,6 +325,10 @@ class RaftRunner:
         return len(self._proposals)
 
     @property
+    def open_reads(self) -> int:
+        return len(self._reads)
+
+    @property
     def role(self) -> RoleChange:
         return self._role
 
@@ -474,28 +483,23 @@ class RaftRunner:
 
     async def _watch_disk(self) -> None:
         """Stop taking writes before the disk is full, and hand over when it is nearly so, or too slow to lead with."""
-        slow_since: float | None = None
+        patience_s = self.settings.slow_disk_s
+        half_election_s = self.settings.tick_s * self.core.settings.election_ticks / 2
+        watch = DiskWatch(slow_s=half_election_s, patience_s=patience_s)
+        space = Space.OK
         while True:
-            await trio.sleep(DISK_CHECK_S)
-            space = await self._in_thread(self._disk.space)
-            if (space is not Space.OK) != self.is_short_of_space:
-                self.is_short_of_space = space is not Space.OK
-                self._log.warn("disk_space", state=space.value)
-            statistics = self.store.statistics()
-            is_slow = max(statistics.sync_last_s, statistics.busy_s) > self._half_election_s
-            now = trio.current_time()
-            slow_since = (slow_since or now) if is_slow else None
-            is_too_slow = slow_since is not None and now - slow_since >= SLOW_DISK_S
-            if self.is_leader and (space is Space.HARD or is_too_slow):
-                slow_since = None
+            await trio.sleep(min(DISK_CHECK_S, patience_s / 5))
+            before, space = space, await self._in_thread(self._disk.space)
+            if space is not before:
+                await self._space_changed(space)
+            why = watch.handover(trio.current_time(), space, self.store.statistics())
+            if why and self.is_leader:
                 refused = self.core.transfer_leadership()
-                self._log.warn(
-                    "handing_over",
-                    why="slow disk" if is_too_slow else "disk nearly full",
-                    refused=refused.reason if refused else "",
-                )
+                self._log.warn("handing_over", why=why, refused=refused.reason if refused else "")
                 self._flush()
 
-    @property
-    def _half_election_s(self) -> float:
-        return self.settings.tick_s * self.core.settings.election_ticks / 2
+    async def _space_changed(self, space: Space) -> None:
+        self.is_short_of_space = space is not Space.OK
+        self._log.warn("disk_space", state=space.value)
+        if space is Space.OK:
+            await self._in_thread(self._disk.take_ballast)  # a start on a full disk may have given it away

@@ -233,8 +233,12 @@ class SnapshotReceiver:
 
     def finish(self) -> SnapshotMeta:
         """Verify everything, then make it visible. What fails the test is thrown away, to be fetched from the start."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._start_over()  # a second sync of the same bytes could "succeed" on pages the kernel has dropped
+            raise
         if self.offset < self._meta.size:
             raise DamagedSnapshot(
                 f"snapshot {self._meta.id} ends after {self.offset} of {self._meta.size} bytes",

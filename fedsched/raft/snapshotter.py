@@ -7,7 +7,7 @@ a newer offer replaces an older fetch, and a repeated offer of the same snapshot
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, TypeVar
 
@@ -18,10 +18,11 @@ from fedsched.model.errors import FedschedError
 from fedsched.raft.applier import Applier
 from fedsched.raft.compaction import CompactionSettings, compact_to, should_snapshot
 from fedsched.raft.core import RaftCore
+from fedsched.raft.disk_errors import failing
 from fedsched.raft.in_thread import InThread, in_thread
 from fedsched.raft.machine import Machine
 from fedsched.raft.messages import SnapshotMeta, SnapshotOffer
-from fedsched.raft.snapshots import SnapshotStore
+from fedsched.raft.snapshots import SnapshotStore, SnapshotWriter
 from fedsched.raft.store_thread import StoreThread
 from fedsched.telemetry.log import Logger
 
@@ -104,15 +105,9 @@ class Snapshotter:
             bytes_at_start = self._applier.bytes_since_snapshot
             config, config_index = self._core.config_at(index)
             term, schema = self._core.term_at(index), self._machine.schema_version
-            writer = await self._in_thread(self._snapshots.create, index, term, config, config_index, schema)
-            try:
-                for chunk in image:
-                    await self._in_thread(writer.write, chunk)
-                meta = await self._in_thread(writer.finish)
-            except BaseException:
-                with trio.move_on_after(ABORT_S, shield=True):
-                    await self._in_thread(writer.abort)
-                raise
+            with failing(f"writing a snapshot to {self._snapshots.directory}"):
+                writer = await self._in_thread(self._snapshots.create, index, term, config, config_index, schema)
+                meta = await self._written(writer, image)
             self._applier.bytes_since_snapshot -= bytes_at_start
             self.last = meta
             self.made += 1
@@ -120,6 +115,16 @@ class Snapshotter:
             self._log.info("snapshot_made", index=index, size=meta.size, seconds=round(self.last_duration_s, 3))
             self._compact(meta)
             return meta
+
+    async def _written(self, writer: SnapshotWriter, image: Iterable[bytes]) -> SnapshotMeta:
+        try:
+            for chunk in image:
+                await self._in_thread(writer.write, chunk)
+            return await self._in_thread(writer.finish)
+        except BaseException:
+            with trio.move_on_after(ABORT_S, shield=True):
+                await self._in_thread(writer.abort)
+            raise
 
     def start_fetch(self, offer: SnapshotOffer) -> None:
         """Begin (or go on) fetching what a leader offers."""

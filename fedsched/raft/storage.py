@@ -17,7 +17,6 @@ about half of one that does.
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -30,6 +29,7 @@ from fedsched.codec import cbor
 from fedsched.model.errors import FedschedError
 from fedsched.raft import store_group as rows
 from fedsched.raft.acked_mark import AckedMark
+from fedsched.raft.disk_errors import FULL, StoreFailed, disk_hint
 from fedsched.raft.entry import DamagedRecord, Entry, EntryKind, unpack
 from fedsched.raft.messages import HardState, Restored, SnapshotMeta
 from fedsched.raft.store_group import Group, StoreWrite
@@ -44,12 +44,6 @@ WAL_BYTES_MAX: Final = 4 * 1024 * 1024
 """A checkpoint of this much held up the next group for 8 ms where it was measured, of four times as much for 24."""
 DELETE_SLICE: Final = 2048
 """Entries removed per transaction when the log is shortened: 6 ms for 1 KB entries."""
-
-
-class StoreFailed(FedschedError):
-    """The disk did not do what was asked. Nothing may be acknowledged any more; the server has to stop."""
-
-    code = "store_failed"
 
 
 class DamagedStore(FedschedError):
@@ -440,12 +434,8 @@ def _primary_code(error: sqlite3.Error) -> int:
 
 
 def _failure(path: Path, doing: str, error: BaseException) -> StoreFailed:
-    if (isinstance(error, sqlite3.Error) and _primary_code(error) == sqlite3.SQLITE_FULL) or (
-        isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    ):
-        hint = "the disk is full: make room (the ballast file may go) and start the server again"
-    else:
-        hint = "look at the disk and the kernel's log; a restart recovers everything that was acknowledged"
+    is_full = isinstance(error, sqlite3.Error) and _primary_code(error) == sqlite3.SQLITE_FULL
+    hint = disk_hint(OSError(FULL[0], "") if is_full else error)
     return StoreFailed(f"log store {path} failed while {doing}: {error}", hint=hint)
 
 

@@ -85,9 +85,11 @@ class OutgoingLink:
                         await self._feed(stream)
                 except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as weather:
                     self._went_down(repr(weather), level="debug")
-                except FedschedError as refused:
+                except LinkRefused as refused:
                     self._went_down(str(refused), level="warn")
                     pause_s = REDIAL_S[1]
+                except FedschedError as weather:
+                    self._went_down(str(weather), level="debug")
                 await trio.sleep(pause_s * (0.5 + self._transport.chance.random()))
                 pause_s = min(pause_s * 2, REDIAL_S[1])
 

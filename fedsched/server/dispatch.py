@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import trio
 from msgspec import structs
@@ -60,6 +60,13 @@ class Unreached(Unavailable):
 _NEVER_HAPPENED = (NotLeader, NoQuorumRead, ProposalLost, ProposalRefused, RunsInCircles, Unreached)
 
 
+class Way(NamedTuple):
+    """How a call gets to the leader, when that is another server."""
+
+    leader_id: str
+    caller: LinkCaller
+
+
 class Dispatch:
     """The policy of a server; plugs into `CallServer`."""
 
@@ -86,6 +93,16 @@ class Dispatch:
         self._log = log
         self._session = env.new_id()
         self._numbers = count(1)
+        self._passed_on: dict[trio.CancelScope, str] = {}
+        """Calls under way to a leader elsewhere, by its id."""
+
+    async def run(self) -> None:
+        """Call back what was passed on to a leader that was replaced: one that is stopped or cut off never answers."""
+        while True:
+            leader_id = (await self._raft.wait_role_change()).leader
+            for scope, passed_to in list(self._passed_on.items()):
+                if leader_id not in (None, passed_to):
+                    scope.cancel("another server leads now")
 
     async def __call__(self, context: CallContext, request: Body[Any], serve_here: ServeHere) -> Answer:
         method, meta = context.method, context.meta
@@ -113,7 +130,7 @@ class Dispatch:
         way = await self._until_answered(context, lambda: self._way_to_leader(context))
         return await self._serve_at(way, context, request, serve_here)
 
-    async def _way_to_leader(self, context: CallContext) -> LinkCaller | None:
+    async def _way_to_leader(self, context: CallContext) -> Way | None:
         """Whom to pass the call on to; nobody if this server leads itself."""
         if self._raft.is_established:
             return None
@@ -121,18 +138,32 @@ class Dispatch:
         if leader is None or leader.id == self._me().id or context.meta.hops:
             raise NotLeader("this server is not the leader", leader=leader.id if leader else None)
         try:
-            return await self._peers.caller(leader)
+            return Way(leader.id, await self._peers.caller(leader))
         except Unavailable as error:
             raise Unreached(f"leader {leader.name}: {error}") from error
 
     async def _serve_at(
-        self, way: LinkCaller | None, context: CallContext, request: Body[Any], serve_here: ServeHere
+        self, way: Way | None, context: CallContext, request: Body[Any], serve_here: ServeHere
     ) -> Answer:
         if way is None:
             return await serve_here(context, request)
-        answer = await relay(context, request, way, me=self._me().name)
+        if context.method.writes and context.method.flow is Flow.NONE:  # carried out once, however often it is sent
+            answer = await self._pass_on(way, context, request)
+        else:
+            answer = await relay(context, request, way.caller, me=self._me().name)
         await self._raft.wait_applied(answer.meta.applied)
         return answer
+
+    async def _pass_on(self, way: Way, context: CallContext, request: Body[Any]) -> Answer:
+        if self._raft.role.leader not in (None, way.leader_id):
+            raise NotLeader("the leader changed while it was dialled", leader=self._raft.role.leader)
+        with trio.CancelScope() as scope:
+            self._passed_on[scope] = way.leader_id
+            try:
+                return await relay(context, request, way.caller, me=self._me().name)
+            finally:
+                del self._passed_on[scope]
+        raise OutcomeUnknown("the leader changed before it answered", hint="try again with the same request id")
 
     async def _from_own_state(self, context: CallContext, request: Body[Any], serve_here: ServeHere) -> Answer:
         """Answer once this server's state is new enough; a blocking query, once there is news or its time is up."""

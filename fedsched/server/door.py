@@ -6,13 +6,13 @@ bytes and number; what goes wrong on one connection ends that connection and is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
 
 from fedsched.model.errors import FedschedError
-from fedsched.raft.wire import BadMessage
 from fedsched.rpc.server_side import CallServer
 from fedsched.server.peers import SERVER_LIMITS
 from fedsched.server.tls import TlsContexts
@@ -25,7 +25,7 @@ from fedsched.wire.stream import Preamble, StreamCarrier, read_preamble
 
 REFUSED: Final = counter("server.connections_refused", "connections closed for what they sent, or for being too many")
 OPEN: Final = gauge("server.connections", "open connections on the server port")
-_BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, OSError)
+_BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
 class ServerDoor:
@@ -38,6 +38,7 @@ class ServerDoor:
         raft: Callable[[trio.abc.Stream], Awaitable[None]],
         tls: TlsContexts | None,
         connections_max: int,
+        connections_per_host_max: int,
         handshake_s: float,
         metrics: Registry,
         log: Logger,
@@ -46,31 +47,38 @@ class ServerDoor:
         self._raft = raft
         self._tls = tls
         self._connections_max = connections_max
+        self._per_host_max = connections_per_host_max
         self._handshake_s = handshake_s
-        self._open = 0
+        self._open: Counter[str] = Counter()
+        """Connections by the host they come from."""
         self._refused = metrics.counter(REFUSED)
         self._gauge = metrics.gauge(OPEN)
         self._log = log
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """One connection, from accept to close. Never raises for anything the other side does."""
-        if self._open >= self._connections_max:
+        host = _name(stream).rpartition(":")[0]
+        if self._open.total() >= self._connections_max or self._open[host] >= self._per_host_max:
             self._refused.add()
             await trio.aclose_forcefully(stream)
             return
-        self._open += 1
-        self._gauge.set(self._open)
+        self._count(host, 1)
         try:
             await self._serve(stream)
-        except (FedschedError, CarrierClosed, BadMessage) as refusal:
+        except (FedschedError, CarrierClosed, trio.TooSlowError) as refusal:
             self._refused.add()
-            self._log.debug("connection_closed", peer=_name(stream), why=str(refusal))
+            self._log.debug("connection_closed", peer=_name(stream), why=str(refusal) or "too slow")
         except _BROKEN as weather:
             self._log.debug("connection_lost", peer=_name(stream), why=repr(weather))
         finally:
-            self._open -= 1
-            self._gauge.set(self._open)
+            self._count(host, -1)
             await trio.aclose_forcefully(stream)
+
+    def _count(self, host: str, by: int) -> None:
+        self._open[host] += by
+        if not self._open[host]:
+            del self._open[host]
+        self._gauge.set(self._open.total())
 
     async def _serve(self, socket_stream: trio.SocketStream) -> None:
         peer = _name(socket_stream)
@@ -78,7 +86,10 @@ class ServerDoor:
         with trio.fail_after(self._handshake_s):
             if self._tls is not None:
                 tls_stream = trio.SSLStream(socket_stream, self._tls.listening, server_side=True)
-                await tls_stream.do_handshake()
+                try:
+                    await tls_stream.do_handshake()
+                except trio.BrokenResourceError as error:
+                    raise CarrierClosed(f"no TLS with us: {error.__cause__ or error}") from error
                 stream = tls_stream
             preamble = await read_preamble(stream)
         match preamble:

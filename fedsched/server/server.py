@@ -21,7 +21,7 @@ from fedsched.raft.autopilot import AutopilotSettings
 from fedsched.raft.datadir import open_data_dir
 from fedsched.raft.membership import ServerInfo
 from fedsched.raft.messages import SnapshotMeta, SnapshotOffer
-from fedsched.raft.runner import Office, RaftRunner, RunnerSettings
+from fedsched.raft.runner import SLOW_DISK_S, Office, RaftRunner, RunnerSettings
 from fedsched.raft.settings import CoreSettings
 from fedsched.rpc.caller import LocalCaller
 from fedsched.rpc.method import Method
@@ -75,6 +75,7 @@ class Server:
         self._log = log
         self._metrics = metrics
         self._facts = facts or AgentFacts(name=options.name, region=options.region, datacenter=options.datacenter)
+        self.machine: StateMachine
         self.calls: CallServer
         self.raft: RaftRunner
         self.waits: StateWaits
@@ -83,7 +84,7 @@ class Server:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; says `started` when the port is bound and the log recovered."""
-        machine = StateMachine(self._log)
+        machine = self.machine = StateMachine(self._log)
         disk = await trio.to_thread.run_sync(self._open_disk, machine)
         try:
             for problem in disk.problems:
@@ -122,7 +123,11 @@ class Server:
         except BaseException:
             data_dir.close()
             raise
-        load_snapshot(disk, machine)
+        try:
+            load_snapshot(disk, machine)
+        except BaseException:
+            disk.close()
+            raise
         return disk
 
     async def _run(self, disk: OpenedDisk, machine: StateMachine, task_status: trio.TaskStatus[None]) -> None:
@@ -178,6 +183,7 @@ class Server:
             raft=raft.transport.serve,
             tls=options.tls,
             connections_max=options.connections_max,
+            connections_per_host_max=options.connections_per_host_max,
             handshake_s=options.handshake_s,
             metrics=self._metrics,
             log=self._log,
@@ -187,6 +193,7 @@ class Server:
             await nursery.start(raft.run)
             nursery.start_soon(trio.serve_listeners, door.serve, listeners)
             nursery.start_soon(joining.run)
+            nursery.start_soon(dispatch.run)
             self._log.info("server_started", server=self.me.name, server_id=self.me.id, address=self.me.address)
             task_status.started()
 
@@ -223,7 +230,11 @@ class Server:
             fetch_image=fetch_image,
             hold_office=office,
             core_settings=CoreSettings(),
-            settings=RunnerSettings(tick_s=TICK_S * self.options.raft_multiplier, compaction=self.options.compaction),
+            settings=RunnerSettings(
+                tick_s=TICK_S * self.options.raft_multiplier,
+                slow_disk_s=SLOW_DISK_S * self.options.raft_multiplier,
+                compaction=self.options.compaction,
+            ),
             env=self._env,
             log=self._log,
         )

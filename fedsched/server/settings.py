@@ -38,4 +38,5 @@ class ServerOptions:
     tls: TlsContexts | None = None
     connections_max: int = 1024
     """On the server port, from everybody together."""
+    connections_per_host_max: int = 100
     handshake_s: float = 5.0

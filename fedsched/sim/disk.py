@@ -118,6 +118,7 @@ class Disk:
         self.is_full = False
         self.fails_next_sync = False
         self.slow_us = 0
+        self.always_slow_us = 0
         self.flips: list[tuple[int, int]] = []
         """Bits turned over: (number of an entry on disk, bit)."""
         self.on_durable: Callable[[list[Transaction]], None] = lambda finished: None
@@ -157,13 +158,13 @@ class Disk:
 
     def _start_sync(self) -> None:
         self._syncing, self._queue = self._queue, []
-        time_us = self._sync_us // 2 + int(self._rng.random() * self._sync_us) + self.slow_us
+        time_us = self._sync_us // 2 + int(self._rng.random() * self._sync_us) + self.slow_us + self.always_slow_us
         self._sync = self._world.after(time_us, None, "sync", self._synced, self._generation, detail=self._owner.id)
 
     def heal(self) -> None:
         """Be a good disk from now on; a sync that takes its time is done soon."""
         self.is_full = self.fails_next_sync = False
-        self.slow_us = 0
+        self.slow_us = self.always_slow_us = 0
         if self._sync is not None and not self._sync.is_off:
             self._sync.is_off = True
             self._sync = self._world.after(

@@ -69,11 +69,13 @@ def _midstream(region: Region, args: Args) -> bool:
 
 def _clog(region: Region, args: Args) -> bool:
     server = region.at(args["slot"])
-    for other in region.ids():
-        if server is not None and other != server.id:
-            region.net.clog(server.id, other)
-            region.world.after(args["for_us"], None, "unclog", region.net.unclog, server.id, other, detail=server.id)
-    return server is not None
+    others = [other for other in region.ids() if server is not None and other != server.id]
+    for other in others:
+        assert server is not None
+        sender, to = (other, server.id) if args["way"] == "in" else (server.id, other)
+        region.net.clog(sender, to)
+        region.world.after(args["for_us"], None, "unclog", region.net.unclog, sender, to, detail=f"{sender}>{to}")
+    return bool(others)
 
 
 def _slow_sync(region: Region, args: Args) -> bool:

@@ -22,8 +22,16 @@ PROGRESS = "fedsched.raft.progress"
 MACHINE = "fedsched.sim.machine"
 
 
-def _mutant(name: str, what: str, *patches: tuple[str, str, str]) -> Mutant:
-    return Mutant(name, what, tuple(Patch(*patch) for patch in patches))
+def _mutant(name: str, what: str, *patches: tuple[str, str, str], theme: str = "") -> Mutant:
+    return Mutant(name, what, tuple(Patch(*patch) for patch in patches), theme)
+
+
+EMPTY_PROBES = (
+    OFFICE,
+    "        if progress.next <= self._log.last:\n            out.append(self._append(progress, commit)[0])\n        else:\n",
+    "        if progress.next >= 0:\n",
+)
+"""No bug by itself: a leader that first asks with an empty message leaves a follower's conflicting tail alone."""
 
 
 VOTES = (
@@ -101,7 +109,13 @@ VOTES = (
     _mutant(
         "stale_vote_reply_counted",
         "a grant of an older term counts in the present one",
-        (CORE, "        elif message.term < self.term:\n", "        elif message.term < self.term and kind is not VoteReply:\n"),
+        (
+            CORE,
+            "        elif message.term < self.term:\n",
+            "        elif message.term < self.term and kind is VoteReply:\n"
+            "            self._handlers[kind](message)\n"
+            "        elif message.term < self.term:\n",
+        ),
     ),
     _mutant(
         "replies_counted",
@@ -140,6 +154,7 @@ LOG = (
         "acknowledge_own_last_index",
         "a follower reports its own last index as verified",
         (FOLLOWING, "self._acknowledge(message.sender, verified)", "self._acknowledge(message.sender, self.log.last)"),
+        EMPTY_PROBES,
     ),
     _mutant(
         "skip_prev_check",
@@ -176,6 +191,7 @@ LOG = (
         "stored_ignores_term",
         "a late completion of an overwritten write is taken for one of the present log",
         (CORE, "        if at_term != self.term:\n", "        if at_term < 0:\n"),
+        theme="disks",
     ),
     _mutant(
         "stored_ignores_overwriting",
@@ -196,6 +212,7 @@ LOG = (
             "            self._commit_to(min(message.commit, verified))\n",
             "            self._commit_to(verified)\n        verified = compared\n",
         ),
+        EMPTY_PROBES,
     ),
     _mutant(
         "heartbeat_commit_not_capped",
@@ -314,6 +331,7 @@ MEMBERS = (
             "return self.config.is_voter(server_id) or self.history.at(self.commit)[0].is_voter(server_id)",
             "return self.config.is_voter(server_id)",
         ),
+        theme="membership",
     ),
 )
 
@@ -352,11 +370,13 @@ READS_AND_STATE = (
         "snapshot_drops_matching_suffix",
         "installing a snapshot throws away entries that follow it and match",
         (FOLLOWING, "        elif self.log.matches(meta.index, meta.term):\n            rare", "        elif meta.index < 0:\n            rare"),
+        theme="snapshots",
     ),
     _mutant(
         "snapshot_keeps_conflicting_suffix",
         "installing a snapshot keeps entries that conflict with it",
         (FOLLOWING, "        self.log = RaftLog(meta.index, meta.term)\n", "        self.log = RaftLog(meta.index, meta.term, self.log.slice(meta.index + 1, self.log.last))\n"),
+        theme="snapshots",
     ),
     _mutant(
         "snapshot_without_install",
@@ -394,6 +414,7 @@ LIVENESS = (
         "old_snapshot_offered_for_ever",
         "a follower that holds what was offered is offered it again, though the log has moved on",
         (OFFICE, "progress.match >= min(offered.index, self._log.prev_index)", "progress.match >= self._log.prev_index"),
+        theme="snapshots",
     ),
     _mutant(
         "stale_leader_not_answered",

@@ -32,6 +32,8 @@ class Mutant(NamedTuple):
     name: str
     what: str
     patches: tuple[Patch, ...]
+    theme: str = ""
+    """Look for it only in seeds of this theme: the others hardly ever get near it."""
 
 
 class PatchFailed(Exception):

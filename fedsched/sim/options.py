@@ -97,6 +97,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     far_delay: float = 0.05
     """Share of messages that take up to two election timeouts."""
     sync_us: int = 3_000
+    sloth_us: int = 0
+    """How much longer every sync of the favourite takes, all the time."""
     keep_unsynced: float = 0.5
     """Chance at a crash that each next unsynced transaction is found on disk anyway."""
     batch_us: int = 4_000
@@ -152,10 +154,11 @@ def draw_options(seed: int) -> Options:
         reorder=rng.choice((0.1, 0.4)),
         far_delay=rng.choice((0.02, 0.1)),
         sync_us=rng.choice((500, 3_000, 20_000)),
+        sloth_us=int(unit_us * rng.choice((0.0, 0.6, 1.5, 4.0))) if theme in ("disks", "snapshots") else 0,
         keep_unsynced=rng.choice((0.0, 0.5, 0.9)),
         batch_us=rng.choice((1_000, 8_000)),
         apply_us=rng.choice((2_000, 20_000, 100_000)),
-        transfer_us=int(unit_us * rng.choice((1.0, 3.0) if theme == "snapshots" else (0.01, 0.1, 1.0))),
+        transfer_us=int(unit_us * rng.choice((1.0, 3.0, 6.0) if theme == "snapshots" else (0.01, 0.1, 1.0))),
         standing=rng.choice(("", "", "", *STANDING)),
         message_bytes_max=rng.choice((200, 600, 4_096)),
         window_messages=rng.choice((2, 4, 64)),

@@ -90,6 +90,7 @@ class Region:
         first = [self._add(f"{chr(ord('a') + slot)}") for slot in range(self.options.servers)]
         infos = tuple(info(server.id) for server in first)
         entry = bootstrap_entry(Config(voters=frozenset(server.id for server in first), servers=infos))
+        first[self.options.favourite].disk.always_slow_us = self.options.sloth_us
         for server in first:
             write = Transaction(hard_state=HardState(term=entry.term), append=(entry,))
             server.disk.durable.apply(write)

@@ -171,7 +171,7 @@ FAULTS = {
     "cut": _draw_cut,
     "one_way": _draw_one_way,
     "midstream": _draw_midstream,
-    "clog": _draw_slot_for,
+    "clog": _draw_one_way,
     "slow_sync": _draw_slow_sync,
     "sync_error": _draw_crash,
     "disk_full": _draw_slot_for,

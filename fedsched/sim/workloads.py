@@ -53,14 +53,30 @@ class Ledger(Protocol):
 class _Request:
     """One operation of one client until it ends."""
 
-    __slots__ = ("attempt", "attempts", "call", "expected", "is_done", "is_unsure", "key", "op", "sequence", "slot", "value")
+    __slots__ = (
+        "attempt",
+        "attempts",
+        "call",
+        "expected",
+        "is_done",
+        "is_unsure",
+        "key",
+        "op",
+        "sequence",
+        "session",
+        "slot",
+        "value",
+    )
 
-    def __init__(self, op: str, key: str, slot: int, value: str, expected: int, sequence: int, call: int) -> None:
+    def __init__(
+        self, op: str, key: str, slot: int, value: str, expected: int, session: str, sequence: int, call: int
+    ) -> None:
         self.op = op
         self.key = key
         self.slot = slot
         self.value = value
         self.expected = expected
+        self.session = session
         self.sequence = sequence
         self.call = call
         self.attempts = 0
@@ -101,7 +117,8 @@ class Client:
         self._sequence += 1
         value = f"{self.name}.{self._values}" + "." * size
         expected = self._seen.get(key, 0)
-        self._open = _Request(op, key, slot, value, expected, self._sequence, self._world.now)
+        session = f"{self.name}.{self._sessions}"
+        self._open = _Request(op, key, slot, value, expected, session, self._sequence, self._world.now)
         self._try(self._open)
 
     def _try(self, request: _Request) -> None:
@@ -133,7 +150,7 @@ class Client:
             floor = self._users.ledger.read_floor()
             server.read(request.key, lambda word, what: self._read_answer(server, request, attempt, floor, word, what))
             return
-        session = f"{self.name}.{self._sessions}"
+        session = request.session
         command = Command(session, request.sequence, attempt, request.op, request.key, request.expected, request.value)
         payload = self._users.encode(command)
         self._users.ledger.attempted(attempt, f"{session}/{request.sequence}", payload)

@@ -45,8 +45,6 @@ def column_hash(words: NDArray[np.uint64], keys: NDArray[np.uint64]) -> int:
     stirred ^= stirred >> np.uint64(31)
     stirred *= _STIR
     stirred ^= stirred >> np.uint64(29)
-    stirred *= _KEY_FACTOR
-    stirred ^= stirred >> np.uint64(32)
     return int(stirred.sum(dtype=np.uint64))
 
 
@@ -55,9 +53,7 @@ def _one_hash(words: list[int], key: int) -> int:
     stirred = sum(map(int.__mul__, words, _ODD_INTS)) + key * int(_KEY_FACTOR) & _ALL
     stirred ^= stirred >> 31
     stirred = stirred * int(_STIR) & _ALL
-    stirred ^= stirred >> 29
-    stirred = stirred * int(_KEY_FACTOR) & _ALL
-    return stirred ^ stirred >> 32
+    return stirred ^ stirred >> 29
 
 
 def combine(parts: Mapping[str, int], index: int) -> bytes:

@@ -25,6 +25,8 @@ CELLS_AT_FIRST: Final = 256
 MOVE_PER_ADD: Final = 16
 """Old cells moved per id added: the old array is empty long before the new one is as full as it may get."""
 MOVE_AT_LEAST: Final = 1024
+CLEAR_PER_ADD: Final = 32
+"""Cells of the next array cleared per id added: all of them are by the time it is needed."""
 
 _LOW: Final = np.uint64(0xFFFFFFFF)
 _GONE: Final = np.uint64(0xFFFFFFFF)
@@ -67,6 +69,8 @@ class IdMap:
         self._count = 0
         self._old: Words | None = None
         self._moved = 0
+        self._next: Words | None = None
+        self._cleared = 0
 
     def __len__(self) -> int:
         return self._count
@@ -115,7 +119,7 @@ class IdMap:
         self._count -= len(slots)
 
     def nbytes(self) -> int:
-        return self._cells.nbytes + (self._old.nbytes if self._old is not None else 0)
+        return sum(cells.nbytes for cells in (self._cells, self._old, self._next) if cells is not None)
 
     def _search(self, words: Words) -> Lookup:
         marks = _marks(words)
@@ -163,17 +167,34 @@ class IdMap:
     def _make_room(self, count: int) -> None:
         if self._old is not None:
             self._move(max(MOVE_AT_LEAST, MOVE_PER_ADD * count))
-        if (self._taken + count) * 8 <= len(self._cells) * 3:
+        wanted = self._taken + count
+        if wanted * 4 > len(self._cells):
+            self._prepare(self._size_for(count), max(MOVE_AT_LEAST, CLEAR_PER_ADD * count))
+        if wanted * 8 <= len(self._cells) * 3:
             return
         if self._old is not None:
             self._move(len(self._old))
+        size = self._size_for(count)
+        self._prepare(size, size)
+        assert self._next is not None
+        self._old, self._moved = self._cells, 0
+        self._cells, self._next, self._cleared = self._next, None, 0
+        self._taken = 0
+        self._move(max(MOVE_AT_LEAST, MOVE_PER_ADD * count))
+
+    def _size_for(self, count: int) -> int:
         size = len(self._cells)
         while (self._count + count) * 5 > size:
             size *= 2
-        self._old, self._moved = self._cells, 0
-        self._cells = np.zeros(size, dtype=np.uint64)
-        self._taken = 0
-        self._move(max(MOVE_AT_LEAST, MOVE_PER_ADD * count))
+        return size
+
+    def _prepare(self, size: int, count: int) -> None:
+        """Clear some more of the array that will be needed soon: the system hands out memory when it is first touched,
+        and tens of megabytes in one step would be felt."""
+        if self._next is None or len(self._next) != size:
+            self._next, self._cleared = np.empty(size, dtype=np.uint64), 0
+        self._next[self._cleared : self._cleared + count] = 0
+        self._cleared += count
 
     def _move(self, count: int) -> None:
         assert self._old is not None

@@ -148,6 +148,7 @@ class Link:
 
     async def _open(self, method: str, payload: bytes, flow: Flow) -> OwnCall:
         await self.wait_room()
+        await trio.lowlevel.checkpoint_if_cancelled()
         deadline = trio.current_effective_deadline()
         state = self._core.call(method, payload, flow=flow, deadline=deadline, now=trio.current_time())
         call = state.owner = OwnCall(self, state)

@@ -34,6 +34,8 @@ from fedsched.wire.limits import CREDIT_MAX, DATA_BYTES_MAX, FRAME_OVERHEAD_MAX,
 
 CONTROL_BYTES_MAX: Final = 256 * 1024
 """How far small answers may go beyond a full outbox: some thousands of them."""
+TIMEOUT_S_MAX: Final = 1e9
+"""Thirty years: no deadline in all but name."""
 TAKE_BYTES: Final = 1024 * 1024
 """One write of the runner; enough to make system calls cheap, small enough to keep memory even."""
 
@@ -164,11 +166,8 @@ class LinkCore:
         self._calls[call.id] = call
         if call.peer_may_send:
             call.granted = self.limits.window_bytes
-        timeout_ms = 0
-        if deadline != math.inf:
-            timeout_ms = max(1, math.ceil((deadline - now) * 1000))
-            self._next_expiry = min(self._next_expiry, deadline)
-        self._put(frames.Call(call.id, method, timeout_ms, int(flow), call.granted, payload))
+        self._next_expiry = min(self._next_expiry, deadline)
+        self._put(frames.Call(call.id, method, _timeout_ms(deadline - now), int(flow), call.granted, payload))
         return call
 
     def cancel(self, call: CallState) -> list[Effect]:
@@ -452,3 +451,8 @@ class LinkCore:
         if size > self._largest_frame:
             self._largest_frame = size
         self._outbox.append(parts)
+
+
+def _timeout_ms(left_s: float) -> int:
+    """What is left until a deadline, as it travels: at least a moment; 0 for no deadline or one beyond all patience."""
+    return 0 if left_s > TIMEOUT_S_MAX else math.ceil(max(left_s, 0.001) * 1000)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import trio
@@ -80,7 +80,11 @@ class WebSocketDoor:
     check_origin: CheckOrigin = no_browsers
     limits: LinkLimits = DEFAULT_LIMITS
     handshake_s: float = HANDSHAKE_S
-    handshakes: Handshakes | None = None
+    handshakes: Handshakes = field(default_factory=Handshakes)
+    """Shared by all connections that come through this door."""
+
+
+ANY_DOOR: Final = WebSocketDoor()
 
 
 class WebSocketCarrier:
@@ -139,18 +143,17 @@ class WebSocketCarrier:
 
 
 async def accept_websocket(
-    nursery: trio.Nursery, stream: trio.abc.Stream, peer: str, door: WebSocketDoor | None = None
+    nursery: trio.Nursery, stream: trio.abc.Stream, peer: str, door: WebSocketDoor = ANY_DOOR
 ) -> WebSocketCarrier:
     """Shake hands with whoever connected. The reader runs in `nursery` until the carrier is closed, and never raises.
 
     Raises `CarrierClosed` when nothing came of it: the peer has been answered and the stream closed, the text is for
     the log.
     """
-    door = door or WebSocketDoor()
     gate = GateStream(stream, _HANDSHAKE_BYTES)
     reader = _Reader(nursery, gate, peer)
     try:
-        with (door.handshakes or Handshakes()).one(), reader.handshake(door.handshake_s):
+        with door.handshakes.one(), reader.handshake(door.handshake_s):
             request = await trio_websocket.wrap_server_stream(reader.as_nursery(), gate, **_settings(door.limits))
             refusal = _refusal(request, door)
             if refusal is None:

@@ -12,6 +12,7 @@ import pytest
 
 from fedsched.model.errors import Conflict
 from fedsched.raft.datadir import DataDirInUse, DiskRoom, Space, SpaceLimits, open_data_dir
+from fedsched.raft.disk_errors import StoreFailed
 from fedsched.raft.storage import DamagedStore
 
 GIB = 1024**3
@@ -159,6 +160,35 @@ def test_a_short_disk_is_not_made_shorter_by_the_ballast(tmp_path: Path) -> None
         assert not opened.has_ballast
 
 
+def test_a_start_on_a_full_disk_gets_the_ballast_and_takes_it_again_when_there_is_room(tmp_path: Path) -> None:
+    free = [50 * GIB]
+    with open_data_dir(tmp_path, ids("id-1"), ballast_bytes=MIB, room=lambda _: DiskRoom(free[0], 100 * GIB)):
+        pass
+    free[0] = 15 * MIB
+
+    with open_data_dir(tmp_path, ids("x"), ballast_bytes=MIB, room=lambda _: DiskRoom(free[0], 100 * GIB)) as again:
+        assert not again.has_ballast
+        again.take_ballast()
+        assert not again.has_ballast
+        free[0] = 50 * GIB
+        again.take_ballast()
+        assert again.has_ballast
+
+
+def test_a_directory_that_cannot_be_written_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    with pytest.raises(StoreFailed, match=r"opening data directory .*/file/data failed: .*Not a directory"):
+        open_data_dir(tmp_path / "file" / "data", ids("id-1"))
+
+
+def test_the_lock_names_its_holder_whoever_held_it_before(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("99999999\n")
+
+    with open_data_dir(tmp_path, ids("id-1"), ballast_bytes=0):
+        assert (tmp_path / "lock").read_text().split() == [str(os.getpid())]
+
+
 def test_a_disk_that_is_full_after_all_goes_without_ballast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, offset: int, size: int) -> None:
         raise OSError(28, "No space left on device")
@@ -176,7 +206,7 @@ def test_any_other_trouble_with_the_ballast_is_told_and_the_lock_let_go(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", broken)
-        with pytest.raises(OSError, match="Input/output"):
+        with pytest.raises(StoreFailed, match=f"{tmp_path} failed: .*Input/output"):
             open_data_dir(tmp_path, ids("id-1"), ballast_bytes=MIB)
     open_data_dir(tmp_path, ids("id-1"), ballast_bytes=0).close()
 

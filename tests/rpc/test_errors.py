@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from fedsched.model.errors import BadRequest, Busy, FedschedError, Unavailable
-from fedsched.rpc.errors import RemoteError, error_of, failure_of, known_errors
+from fedsched.rpc.errors import RemoteError, _definers, error_of, failure_of, known_errors
 from fedsched.wire.errors import Failure
 
 
@@ -57,3 +59,15 @@ def test_codes_are_listed_for_the_reference() -> None:
 
     assert errors["bad_request"] is BadRequest
     assert list(errors) == sorted(errors)
+
+
+def test_no_two_errors_of_ours_share_a_code() -> None:
+    """By its code alone an error must find back to its class, whatever else the process has imported."""
+    owners: dict[str, list[str]] = {}
+    for module in ("fedsched.raft.errors", "fedsched.server.dispatch", "fedsched.codec.cbor", "fedsched.wire.frames"):
+        importlib.import_module(module)
+    for kind in _definers(FedschedError):
+        if kind.__module__.startswith("fedsched."):
+            owners.setdefault(kind.code, []).append(kind.__qualname__)
+
+    assert {code: names for code, names in owners.items() if len(names) > 1} == {}

@@ -7,6 +7,7 @@ import pytest
 
 from fedsched.model.errors import Busy, Conflict, DeadlineExceeded, FedschedError, NotFound, Unavailable
 from fedsched.model.region import RaftConfiguration
+from fedsched.raft.errors import DiskPressure
 from fedsched.rpc.method import Empty
 from fedsched.rpc.methods.job import JOB_DEREGISTER, JOB_GET, JobDeregisterRequest, JobRequest, JobWriteReply
 from fedsched.rpc.methods.raft import RAFT_LIST_PEERS, RAFT_TRANSFER_LEADERSHIP, PeerReply, PeerRequest
@@ -23,10 +24,6 @@ class OutcomeUnknown(FedschedError):
 
     code = "outcome_unknown"
     http_status = 500
-
-
-class DiskPressure(Unavailable):
-    code = "disk_pressure"
 
 
 def answering(*outcomes: Any) -> Any:

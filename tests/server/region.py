@@ -79,7 +79,7 @@ def options(directory: Path, name: str, **changes: Any) -> ServerOptions:
     return ServerOptions(
         name=name,
         datacenter="dc1",
-        data_dir=directory / name,
+        data_dir=changes.pop("data_dir", directory / name),
         join_interval_s=changes.pop("join_interval_s", 0.05),
         ballast_bytes=0,
         space_limits=changes.pop("space_limits", ANY_SPACE),

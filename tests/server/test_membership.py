@@ -152,18 +152,14 @@ def test_a_wiped_server_comes_back_under_a_new_id_and_its_former_self_is_let_go(
     run_region(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("knows_whom_to_ask", [True, False])
-def test_a_server_that_moved_tells_the_others_where_it_is(tmp_path: Path, knows_whom_to_ask: bool) -> None:
+@pytest.mark.parametrize("join", [(), ("127.0.0.1:1",)], ids=["knows nobody", "was told of somebody who is gone"])
+def test_a_server_that_moved_tells_the_others_where_it_is(tmp_path: Path, join: tuple[str, ...]) -> None:
     async def scenario(region: Region) -> None:
         await region.form(3)
         leader, (moving, _) = await region.leader(), await region.followers()
         await region.stop(moving)
 
-        moved = (
-            await region.restart(moving, elsewhere=True)
-            if knows_whom_to_ask
-            else await region.start(replace(moving.options, rpc_port=0, join=()))
-        )
+        moved = await region.start(replace(moving.options, rpc_port=0, join=join))
 
         assert (moved.id, moved.address != moving.address) == (moving.id, True)
         await until("its address is known", lambda: leader.server.raft.core.config.server(moved.id) == moved.server.me)
@@ -197,6 +193,19 @@ def test_a_name_that_is_taken_and_a_server_too_old_are_refused(tmp_path: Path) -
 
         assert f"remove-peer -peer-id {leader.id}" in taken.value.hint
         assert old.value.hint == "upgrade it first"
+
+    run_region(tmp_path, scenario)
+
+
+def test_a_newcomer_whose_name_is_taken_waits_and_says_why(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        leader = await region.form(1)
+
+        double = await region.add("s1", data_dir=tmp_path / "double", join=(leader.address,))
+        await until("it says why", lambda: double.said("not_let_in_yet"))
+
+        assert "there is a server named 's1' already" in double.said("not_let_in_yet")[0]["why"]
+        assert leader.server.raft.core.config.members == {leader.id}
 
     run_region(tmp_path, scenario)
 

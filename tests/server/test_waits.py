@@ -30,11 +30,12 @@ from fedsched.server.waits import WAIT_DEFAULT_S, WAIT_MAX_S, Looked, StateWaits
 from fedsched.state.commands import Envelope, encode_command
 from fedsched.state.fields import Command
 from fedsched.state.store import Store
+from fedsched.state.tables.alloc_updates import Reap
 from fedsched.state.tables.evaluations import EvaluationsUpsert, evaluation_write
 from fedsched.state.tables.jobs import job_register
 from fedsched.state.waits import one_row, whole_table
 from fedsched.telemetry.log import Hub
-from tests.builders import a_job, an_evaluation
+from tests.builders import a_job, an_evaluation, an_id
 from tests.server.region import Member, Region, run_region, until
 
 SOON_S = 0.1
@@ -176,6 +177,22 @@ def test_evaluations_of_a_job_are_waited_for_by_job() -> None:
         assert for_web.is_over()
         assert not for_none.is_over()  # the table has moved on, but not what it looks at
         assert world.evaluations("web")().index == world.index
+
+    on_virtual_time(scenario)
+
+
+def test_an_evaluation_that_is_cleaned_away_ends_no_wait() -> None:
+    async def scenario(world: World, nursery: trio.Nursery) -> None:
+        world.register("other", evaluation=2)
+        after = world.register("web", evaluation=1)
+        waiting = Waiting()
+        nursery.start_soon(waiting.run, world.waits.wait_newer(world.evaluations("web"), after, 60))
+        await trio.testing.wait_all_tasks_blocked()
+
+        world.apply(Reap(evaluations=(an_id(2),)))
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert not waiting.is_over()
 
     on_virtual_time(scenario)
 

@@ -139,6 +139,18 @@ def test_reaped_allocations_leave_holes_that_are_used_again() -> None:
     assert problems(world.store) == []
 
 
+def test_many_of_one_job_are_reaped_at_once() -> None:
+    world = a_world()
+    world.place(list(range(10, 40)), [0] * 30)
+    world.do(Reap(allocs=ids(list(range(10, 30)))))
+
+    slots = world.store.allocations.slots_of_job("default", "web")
+    assert [record.id for record in world.store.allocations.records(slots)] == [
+        an_id(number) for number in (1, 2, 3, 4, *range(30, 40))
+    ]
+    assert problems(world.store) == []
+
+
 def test_reaped_evaluations_are_gone() -> None:
     world = a_world()
     world.register(a_job(priority=3), evaluation=EvaluationWrite(id=an_id(5), job_id="web"))

@@ -183,6 +183,18 @@ def test_a_deadline_is_kept_at_the_server_even_if_the_caller_forgot() -> None:
     run(main)
 
 
+def test_a_call_from_a_cancelled_child_is_not_sent() -> None:
+    async def body(client: Link, server: Link) -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await client.call("Echo", b"")
+        assert scope.cancelled_caught
+        assert client.statistics().calling == 0
+        assert await client.call("Echo", b"next") == b"next"
+
+    with_links(echo, body)
+
+
 def test_leaving_a_call_early_cancels_its_handler() -> None:
     ended = trio.Event()
 

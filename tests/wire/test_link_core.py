@@ -184,12 +184,16 @@ def test_only_calls_whose_time_has_come_expire() -> None:
     assert core.wake_at() == 15.0
 
 
-def test_a_deadline_that_has_passed_still_travels_as_a_moment() -> None:
+@pytest.mark.parametrize(
+    ("deadline", "travels_as"),
+    [(7.5, 2500), (5.0001, 1), (1.0, 1), (-math.inf, 1), (math.inf, 0), (1e300, 0)],
+)
+def test_a_deadline_travels_as_what_is_left_of_it(deadline: float, travels_as: int) -> None:
     core = a_core(is_opener=True)
 
-    core.call("Late", b"", deadline=1.0, now=5.0)
+    core.call("M", b"", deadline=deadline, now=5.0)
 
-    assert sent(core) == [frames.Call(1, "Late", 1, 0, 0)]
+    assert sent(core) == [frames.Call(1, "M", travels_as, 0, 0)]
 
 
 def test_one_call_too_many_is_answered_busy_and_does_not_disturb_the_others() -> None:

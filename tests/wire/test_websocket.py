@@ -42,7 +42,7 @@ class Host:
     """A websocket server for one test; `refused` gathers why handshakes failed."""
 
     def __init__(self, door: WebSocketDoor | None = None, tls: ssl.SSLContext | None = None) -> None:
-        self.door = door
+        self.door = door or WebSocketDoor()
         self.tls = tls
         self.refused: list[str] = []
         self.closed: list[str] = []

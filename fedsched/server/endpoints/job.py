@@ -88,7 +88,7 @@ class JobEndpoint:
             submit_time_ns=self._desk.proposals.now_ns(),
             evaluation=evaluation_write(evaluation) if evaluation else None,
         )
-        result = await self._desk.proposals.propose(command, request=context.meta.request_id)
+        result = await self._desk.proposals.propose(command, request=context.meta.request_id, is_essential=True)
         context.reply_meta = structs.replace(context.reply_meta, index=result.index)
         if not result.value["was_known"]:
             raise _no_job(namespace, request.job_id)

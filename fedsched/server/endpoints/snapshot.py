@@ -11,7 +11,7 @@ from typing import Any, Final
 import trio
 from msgspec import structs
 
-from fedsched.model.errors import BadRequest, TooLarge
+from fedsched.model.errors import BadRequest, TooLarge, Unavailable
 from fedsched.raft.membership import ServerInfo
 from fedsched.raft.messages import SnapshotMeta
 from fedsched.raft.wire import meta_to_bytes
@@ -92,8 +92,10 @@ class SnapshotEndpoint:
         me = self._desk.me
         caller = await self._desk.peers.caller(server)
         request = FetchImageRequest(image=meta_to_bytes(meta), server_id=me.id, server_name=me.name, address=me.address)
-        with trio.fail_after(FETCH_S):
+        with trio.move_on_after(FETCH_S):
             await caller.call(RAFT_FETCH_IMAGE, request)
+            return
+        raise Unavailable(f"{server.name} has not fetched the image within {FETCH_S:g} s")
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -8,7 +8,7 @@ import trio
 
 from fedsched.model.errors import FedschedError
 from fedsched.model.region import MemberStatus, RegionHealth, ServerHealth
-from fedsched.raft.autopilot import ALIVE, UNKNOWN, Autopilot, AutopilotSettings, HealthReport, Member
+from fedsched.raft.autopilot import ALIVE, LEFT, UNKNOWN, Autopilot, AutopilotSettings, HealthReport, Member
 from fedsched.raft.runner import RaftRunner
 from fedsched.server.members import Members
 from fedsched.telemetry.log import Logger
@@ -48,11 +48,18 @@ class AutopilotService:
         return _as_record(report, self._members)
 
     def _seen(self) -> dict[str, Member]:
-        """Whom we have a link to is alive. Silence is not death: that is for gossip to say, and for operators."""
+        """Whom we have a link to is alive. Silence is not death: that is for gossip to say, and for operators.
+
+        One address is one server's: where the same name answers with a new id, the former one was wiped and is gone.
+        That can be told from the config and the links alone, so a leader knows it who was not there when it happened.
+        """
         up = self._raft.transport.links_up()
+        servers = self._raft.core.config.servers
+        answering = {(server.name, server.address) for server in servers if up.get(server.id)}
         seen = {}
-        for server in self._raft.core.config.servers:
-            status = self._members.left.get(server.id) or (ALIVE if up.get(server.id) else UNKNOWN)
+        for server in servers:
+            silent = LEFT if (server.name, server.address) in answering else UNKNOWN
+            status = self._members.left.get(server.id) or (ALIVE if up.get(server.id) else silent)
             seen[server.id] = Member(server, status)
         return seen
 

@@ -51,7 +51,9 @@ class VersionService:
 
     async def _name_region(self) -> None:
         if not self._desk.machine.store.meta.cluster_id:
-            await self._desk.proposals.propose(ClusterBegin(cluster_id=self._desk.raft.transport.cluster_id))
+            await self._desk.proposals.propose(
+                ClusterBegin(cluster_id=self._desk.raft.transport.cluster_id), is_essential=True
+            )
 
     async def _enable_newer(self) -> bool:
         """One round of asking; True when there is nothing left to enable."""
@@ -62,7 +64,7 @@ class VersionService:
         known = [await self._ask(server) for server in others]
         version = version_to_enable(enabled, [self._newest, *known])
         if version is not None:
-            await self._desk.proposals.propose(EnableVersion(version=version))
+            await self._desk.proposals.propose(EnableVersion(version=version), is_essential=True)
             self._desk.log.info("commands_enabled", version=version)
         return self._desk.machine.store.meta.enabled_version >= self._newest
 

@@ -76,6 +76,7 @@ class Origins:
         self._free: list[int] = []
         self._next = 0
         self._group_slots: NDArray[np.int64] = np.zeros(64, dtype=np.int64)
+        self._job_keys: dict[int, tuple[str, str]] = {}
 
     def next_ref(self) -> int:
         """The lowest number that is free, so that it follows from the numbers in use."""
@@ -87,11 +88,16 @@ class Origins:
     def put(self, row: OriginRow, uses: int) -> None:
         self.rows.put(row)
         self._uses[row.ref] = uses
-        self._note_group(row)
+        self._note_job(row)
 
     def group_slots(self, refs: NDArray[np.int32]) -> Slots:
         """Where the counts of each origin's group stand."""
         return self._group_slots[refs]
+
+    def jobs(self, refs: NDArray[np.int32]) -> tuple[tuple[str, str], ...]:
+        """Namespace and id of every job among these origins, in order."""
+        known = self._job_keys
+        return tuple(sorted({known[ref] for ref in np.unique(refs).tolist()}))
 
     def use(self, ref: int, count: int) -> None:
         self._uses[ref] += count
@@ -103,6 +109,7 @@ class Origins:
             self._uses[ref] -= count
             if not self._uses[ref]:
                 del self._uses[ref]
+                del self._job_keys[ref]
                 heapq.heappush(self._free, ref)
                 row = self.rows.delete(ref)
                 assert row is not None
@@ -113,12 +120,13 @@ class Origins:
         self._free += range(self._next, row.ref)
         self._next = row.ref + 1
         self._uses[row.ref] = 0
-        self._note_group(row)
+        self._note_job(row)
 
     def uses(self) -> dict[int, int]:
         return dict(self._uses)
 
-    def _note_group(self, row: OriginRow) -> None:
+    def _note_job(self, row: OriginRow) -> None:
         while row.ref >= len(self._group_slots):
             self._group_slots = np.concatenate((self._group_slots, np.zeros_like(self._group_slots)))
         self._group_slots[row.ref] = row.group_slot
+        self._job_keys[row.ref] = row.job_key

@@ -205,7 +205,8 @@ def _place(tx: Transaction, command: PlanApply, group: PlacedGroup, tally: _Tall
     words = words_of(group.ids)
     node_slots = _column(group.node_slots).astype(np.int64)
     good = _good_nodes(tx, node_slots, command.snapshot_index)
-    tally.refused_node_slots.update(node_slots[~good].tolist())
+    if not good.all():
+        tally.refused_node_slots.update(node_slots[~good].tolist())
     known = allocations.look_up(words)
     good &= known.slots < 0
     count = int(good.sum())
@@ -235,13 +236,13 @@ def _place(tx: Transaction, command: PlanApply, group: PlacedGroup, tally: _Tall
 def _good_nodes(tx: Transaction, node_slots: Slots, known_until: int) -> NDArray[np.bool_]:
     """Which of these are slots of nodes that the planner can have meant."""
     columns = tx.store.nodes.columns
+    if not columns.high:
+        return np.zeros(len(node_slots), dtype=np.bool_)
     inside = node_slots < columns.high
-    records = columns.read(np.where(inside, node_slots, 0)) if columns.high else None
-    if records is None:
-        return inside
-    good: NDArray[np.bool_] = (
-        inside & (records["used"] != 0) & (records["departed"] == 0) & (records["create_index"] <= known_until)
-    )
+    records = columns.read(node_slots if inside.all() else np.where(inside, node_slots, 0))
+    good: NDArray[np.bool_] = records["create_index"] <= known_until
+    good &= records["used"] > records["departed"]
+    good &= inside
     return good
 
 
@@ -347,9 +348,7 @@ def _update(tx: Transaction, command: PlanApply, update: UpdatedGroup, tally: _T
 
 def alloc_change(tx: Transaction, slots: Slots, rows: Any, *, removed: bool = False) -> AllocChange:
     """The change that says these allocations differ."""
-    origins = tx.store.allocations.live_origins.rows
-    found = [origins.get(ref) for ref in np.unique(rows["origin"]).tolist()]
-    jobs = tuple(sorted({origin.job_key for origin in found if origin is not None}))
+    jobs = tx.store.allocations.live_origins.jobs(rows["origin"])
     return AllocChange(slots, rows["node"].astype(np.int64), jobs, _id_bytes(rows["id"]), removed)
 
 
