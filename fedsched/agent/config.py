@@ -116,7 +116,7 @@ class Limits:
     rpc_max_conns_per_client: int = setting(100, "open server-port connections from one address", low=1)
     handshake_timeout_s: float = setting(5.0, "time for a whole TLS or link handshake", low=0.1)
     half_open_max: int = setting(512, "connections that have not finished their handshake", low=1)
-    message_max_bytes: int = setting(16 * 1024 * 1024, "one message on a link", low=65536)
+    message_max_bytes: int = setting(16 * 1024 * 1024, "one message on a link", low=512 * 1024)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import socket
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from fedsched.agent.agent import Agent
 from fedsched.agent.config import AgentConfig, Ports
 from fedsched.agent.main import GC_THRESHOLDS, configure_log, run_until_signal
 from fedsched.agent.region_file import RegionFile
+from fedsched.env.ports import free_ports
 from fedsched.env.real import RealEnv
 from fedsched.telemetry.log import get_logger
 
@@ -40,18 +39,12 @@ def make_agents(regions: Sequence[RegionFile], data_root: str) -> list[Agent]:
 
 def with_ports_chosen(region: RegionFile) -> RegionFile:
     """The region with a free port wherever its file names none."""
-    with ExitStack() as stack:
+    spare = iter(free_ports(3 * len(region.servers), region.bind_addr))
 
-        def free() -> int:
-            one = stack.enter_context(socket.socket())
-            one.bind((region.bind_addr, 0))
-            port: int = one.getsockname()[1]
-            return port
+    def filled(ports: Ports) -> Ports:
+        return Ports(http=ports.http or next(spare), rpc=ports.rpc or next(spare), serf=ports.serf or next(spare))
 
-        def filled(ports: Ports) -> Ports:
-            return Ports(http=ports.http or free(), rpc=ports.rpc or free(), serf=ports.serf or free())
-
-        return replace(region, servers=tuple(replace(one, ports=filled(one.ports)) for one in region.servers))
+    return replace(region, servers=tuple(replace(one, ports=filled(one.ports)) for one in region.servers))
 
 
 def _say_how_to_go_on(agents: list[Agent]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import random
 import selectors
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import Any, Final
 
 from fedsched.bench.frame import BenchOptions, BenchResult
 from fedsched.bench.machine import fdatasync_per_s
+from fedsched.env.ports import free_ports
 from fedsched.model.errors import Unavailable
 
 SERVERS: Final = 3
@@ -92,7 +92,7 @@ def run(options: BenchOptions) -> BenchResult:
     syncs = fdatasync_per_s(options.directory, 1.0)
     names = [f"s{number}" for number in range(1, SERVERS + 1)]
     servers_at = [
-        {"id": name, "address": f"127.0.0.1:{port}"} for name, port in zip(names, _free_ports(SERVERS), strict=True)
+        {"id": name, "address": f"127.0.0.1:{port}"} for name, port in zip(names, free_ports(SERVERS), strict=True)
     ]
     with ExitStack() as stack:
         servers = []
@@ -101,7 +101,7 @@ def run(options: BenchOptions) -> BenchResult:
             stack.callback(servers[-1].stop)
         rows, stall_ms = _loads(options, servers, seconds)
         rows += _reads(options, servers, seconds)
-        failovers = _failovers(options, servers)
+        failovers = _failovers(options, servers, options.count or FAILOVERS)
     per_s = {row["outstanding"]: row["per_s"] for row in rows if row.get("size") == ENTRY_BYTES}
     figures: dict[str, float] = {f"commits_per_s_{width}": round(per_s[width], 1) for width in OUTSTANDING}
     figures |= {
@@ -124,8 +124,7 @@ def _loads(options: BenchOptions, servers: list[Server], seconds: float) -> tupl
     for width, size in cases:
         options.say(f"{width} outstanding proposals of {size} bytes ...")
         report = leader.ask("load", outstanding=width, size=size, seconds=seconds)
-        lags = [report["longest_lag_ms"]]
-        stall_ms = max(stall_ms, *lags)
+        stall_ms = max(stall_ms, report["longest_lag_ms"])
         rows.append({"what": "commits", "outstanding": width, "size": size, **_rounded(report)})
     return rows, stall_ms
 
@@ -137,14 +136,14 @@ def _reads(options: BenchOptions, servers: list[Server], seconds: float) -> list
     return [{"what": "reads", "outstanding": 256, **_rounded(report)}]
 
 
-def _failovers(options: BenchOptions, servers: list[Server]) -> list[float]:
+def _failovers(options: BenchOptions, servers: list[Server], count: int) -> list[float]:
     """Seconds from killing the leader until one of the others has committed an entry, sorted."""
     took: list[float] = []
     dice = random.Random(options.seed)
-    for number in range(FAILOVERS):
+    for number in range(count):
         leader = _leader(servers)
         time.sleep(dice.uniform(0, 0.1))  # not always at the same moment after a heartbeat
-        options.say(f"failover {number + 1} of {FAILOVERS}: killing {leader.name} ...")
+        options.say(f"failover {number + 1} of {count}: killing {leader.name} ...")
         killed_at = leader.kill()
         others = [server for server in servers if server is not leader]
         for server in others:
@@ -184,11 +183,3 @@ def _leader(servers: list[Server]) -> Server:
 
 def _rounded(report: Mapping[str, Any]) -> dict[str, Any]:
     return {name: round(value, 3) if isinstance(value, float) else value for name, value in report.items()}
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]

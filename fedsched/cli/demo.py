@@ -10,15 +10,15 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
+
+from fedsched.env.ports import free_ports
 
 NAMES: Final = ("eu-1", "eu-2", "eu-3")
 PATIENCE_S: Final = 30.0
@@ -167,15 +167,6 @@ def run_fedsched(server: DemoServer, words: str) -> subprocess.CompletedProcess[
     command = [sys.executable, "-m", "fedsched", *shlex.split(words)]
     environment = {**os.environ, "FEDSCHED_ADDR": server.http, "NO_COLOR": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on just now, on loopback."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def say(text: str) -> None:

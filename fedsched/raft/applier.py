@@ -41,6 +41,7 @@ class Applier:
         self._due = trio.Event()
         self._turn = trio.Lock()
         self._held = 0
+        self._released = trio.Event()
 
     def commit_to(self, index: int) -> None:
         """Entries up to `index` may be applied."""
@@ -61,6 +62,12 @@ class Applier:
     def hold(self) -> None:
         """Apply nothing more until a `replace_state` that is already on its way has been done."""
         self._held += 1
+        self._released = trio.Event()
+
+    async def wait_released(self) -> None:
+        """Wait until no new state is on its way: until then the log need not reach back to what is applied."""
+        while self._held:
+            await self._released.wait()
 
     async def replace_state(self, index: int, load: Callable[[], Awaitable[None]]) -> None:
         """Put a whole new state in place, ending one `hold`. Applying waits; all else on the event loop goes on."""
@@ -71,6 +78,7 @@ class Applier:
             self._core.applied(index)
             self._on_installed(index)
             self._held -= 1
+            self._released.set()
             self._due.set()
 
     def _on_installed(self, index: int) -> None:

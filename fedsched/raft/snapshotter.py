@@ -100,6 +100,7 @@ class Snapshotter:
     async def make(self) -> SnapshotMeta:
         """Cut a snapshot of the state as it is now and let the log behind it go."""
         async with self._making:
+            await self._applier.wait_released()
             started = self._now()
             index, image = self._applier.applied, self._machine.image()
             bytes_at_start = self._applier.bytes_since_snapshot
@@ -108,9 +109,11 @@ class Snapshotter:
             with failing(f"writing a snapshot to {self._snapshots.directory}"):
                 writer = await self._in_thread(self._snapshots.create, index, term, config, config_index, schema)
                 meta = await self._written(writer, image)
+            self.made += 1
+            if self.last is not None and self.last.index > index:
+                return meta  # a newer one was installed meanwhile, and the log begins after that
             self._applier.bytes_since_snapshot -= bytes_at_start
             self.last = meta
-            self.made += 1
             self.last_duration_s = self._now() - started
             self._log.info("snapshot_made", index=index, size=meta.size, seconds=round(self.last_duration_s, 3))
             self._compact(meta)

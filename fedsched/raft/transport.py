@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -22,6 +23,7 @@ from fedsched.raft.membership import ServerInfo
 from fedsched.raft.messages import Message
 from fedsched.raft.wire import BadMessage, decode_message, encode_message
 from fedsched.telemetry.log import Logger
+from fedsched.wire.groups import open_plain_nursery
 
 PROTOCOL: Final = 1
 OUTBOX_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -108,6 +110,12 @@ class OutgoingLink:
         self._outbox_bytes = 0
         self._is_up = True
         self._transport.log.info("raft_link_up", peer=self.peer.name, address=self.peer.address)
+        async with open_plain_nursery() as nursery:
+            nursery.start_soon(_hear_its_end, stream, nursery.cancel_scope)
+            await self._send_what_gathers(stream)
+        raise trio.BrokenResourceError("the other end closed the link")
+
+    async def _send_what_gathers(self, stream: trio.abc.Stream) -> None:
         while True:
             await self._filled.wait()
             self._filled = trio.Event()
@@ -124,6 +132,17 @@ class OutgoingLink:
             self._transport.on_unreachable(self.peer.id)
         elif level == "warn":
             self._transport.log.warn("raft_link_refused", peer=self.peer.name, why=why)
+
+
+async def _hear_its_end(stream: trio.abc.Stream, link: trio.CancelScope) -> None:
+    """Nobody speaks on a link that others dialled: what can be read is its end.
+
+    Without listening for it a peer that restarted while we had nothing to say would be noticed only by losing what is
+    said next, and between followers that is a vote request: an election time-out for nothing.
+    """
+    with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+        await stream.receive_some(1)
+    link.cancel("the other end closed the link")
 
 
 class Transport:

@@ -281,6 +281,10 @@ class PromisesKept(Invariant):
         if durable.hard_state.term < term or (durable.hard_state.term == term and durable.last_index < index):
             what = f"{server.id} acknowledges {index} in term {term}; durable: {durable.hard_state}, {durable.last_index}"
             raise Broken(self.name, what, server.id)
+        entry_term = durable.term_at(index)
+        if durable.hard_state.term == term and entry_term is not None and index > durable.prev_index:
+            if not server.disk.will_keep(index, entry_term, term):
+                raise Broken(self.name, f"{server.id} acknowledges {index} in term {term} and is about to drop it", server.id)
         if self._acked.get(server.id, (0, 0)) < (term, index):
             self._acked[server.id] = (term, index)
         self._term[server.id] = max(self._term.get(server.id, 0), term)

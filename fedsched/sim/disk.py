@@ -135,9 +135,14 @@ class Disk:
 
     # --- the log store ------------------------------------------------------------------------------------------------
 
-    def will_keep(self, index: int, term: int) -> bool:
-        """Whether no write under way would take this entry away again."""
+    def will_keep(self, index: int, term: int, through_term: int | None = None) -> bool:
+        """Whether no write under way takes the entry (index, term) away again.
+
+        With `through_term`, only writes of terms up to that one count: a newer leader may overwrite what it likes.
+        """
         for write in [*self._syncing, *self._queue]:
+            if through_term is not None and write.hard_state is not None and write.hard_state.term > through_term:
+                return True
             if write.reset is not None and write.reset.index < index:
                 return False
             if write.append and write.append[0].index <= index:

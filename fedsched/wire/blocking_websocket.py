@@ -110,12 +110,13 @@ class BlockingWebSocket:
 
     def _shake_hands(self, address: Address, path: str) -> None:
         key = binascii.b2a_base64(os.urandom(16), newline=False)
-        self._write(
+        request = (
             b"GET %s HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Key: %s\r\nSec-WebSocket-Version: 13\r\n\r\n"
             % (path.encode(), address.host_header.encode(), key)
         )
         try:
+            self._write(request)
             status, headers = self._read_response(address)
         except CarrierClosed as error:
             raise Unavailable(f"{address} closed the connection: {error}", hint="is this a fedsched agent?") from error

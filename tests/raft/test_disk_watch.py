@@ -89,7 +89,7 @@ def test_a_disk_that_is_nearly_full_is_a_reason_at_every_look() -> None:
     [(errno.ENOSPC, "make room"), (errno.EACCES, "user must be able"), (errno.EIO, "kernel's log")],
 )
 def test_what_the_disk_refuses_comes_with_advice(number: int, advice: str) -> None:
-    with pytest.raises(StoreFailed, match="writing it down failed: .*why not") as failed, failing("writing it down"):
+    with pytest.raises(StoreFailed, match=r"writing it down failed: .*why not") as failed, failing("writing it down"):
         raise OSError(number, "why not")
 
     assert advice in failed.value.hint
