@@ -58,12 +58,14 @@ def run_until_signal(
         agents = make()
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
+                are_up = trio.Event()
+                nursery.start_soon(_stop_on_signal, signals, agents, are_up, nursery.cancel_scope, log)
                 async with trio.open_nursery() as starting:
                     for agent in agents:
                         starting.start_soon(nursery.start, agent.run)
+                are_up.set()
                 if ready is not None:
                     ready(agents)
-                nursery.start_soon(_stop_on_signal, signals, agents, nursery.cancel_scope, log)
 
     try:
         trio.run(main)
@@ -74,14 +76,17 @@ def run_until_signal(
     return 0
 
 
-async def _stop_on_signal(signals: object, agents: list[Agent], everything: trio.CancelScope, log: Logger) -> None:
+async def _stop_on_signal(
+    signals: object, agents: list[Agent], are_up: trio.Event, everything: trio.CancelScope, log: Logger
+) -> None:
+    """The first signal stops agents in order, if they are up; the second, or one before that, ends them as they are."""
     async with trio.open_nursery() as stopping:
         is_first = True
         async for number in signals:  # type: ignore[attr-defined]
             name = signal.Signals(number).name
             log.info("signal", signal=name)
-            if not is_first:
-                everything.cancel("second signal")
+            if not is_first or not are_up.is_set():
+                everything.cancel("second signal" if are_up.is_set() else "told to stop while starting")
                 return
             is_first = False
             for agent in agents:

@@ -42,6 +42,7 @@ class Applier:
         self._turn = trio.Lock()
         self._held = 0
         self._released = trio.Event()
+        self._restore_scope = trio.CancelScope()
 
     def commit_to(self, index: int) -> None:
         """Entries up to `index` may be applied."""
@@ -56,13 +57,19 @@ class Applier:
                 async with self._turn:
                     restore = self._apply_slice()
                     if restore is not None:
-                        await self._apply_restore(restore)
+                        with trio.CancelScope() as self._restore_scope:
+                            await self._apply_restore(restore)
                 await trio.lowlevel.checkpoint()
 
     def hold(self) -> None:
-        """Apply nothing more until a `replace_state` that is already on its way has been done."""
+        """Apply nothing more until a `replace_state` that is already on its way has been done.
+
+        A restore under way is given up: the new state holds its outcome, and nobody may have its image any more.
+        """
+        if not self._held:
+            self._released = trio.Event()
         self._held += 1
-        self._released = trio.Event()
+        self._restore_scope.cancel()
 
     async def wait_released(self) -> None:
         """Wait until no new state is on its way: until then the log need not reach back to what is applied."""
@@ -78,7 +85,8 @@ class Applier:
             self._core.applied(index)
             self._on_installed(index)
             self._held -= 1
-            self._released.set()
+            if not self._held:
+                self._released.set()
             self._due.set()
 
     def _on_installed(self, index: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -30,6 +30,10 @@ from fedsched.raft.storage import LogStore
 from fedsched.raft.store_thread import StoreThread
 from fedsched.raft.transport import Dial, Transport
 from fedsched.telemetry.log import Logger
+from fedsched.telemetry.metrics import Registry
+
+IMAGES_KEPT: Final = 4
+"""A server that is this many restores behind finds nobody any more who has the image it needs next."""
 
 
 class NewStore(Protocol):
@@ -73,7 +77,7 @@ def open_disk(data_dir: DataDir) -> OpenedDisk:
     try:
         with failing(f"looking for snapshots in {data_dir.path}"):
             snapshots = SnapshotStore(data_dir.snapshots_path, cluster_id=data_dir.cluster_id)
-            images = SnapshotStore(data_dir.images_path)
+            images = SnapshotStore(data_dir.images_path, keep=IMAGES_KEPT, by_arrival=True)
             usable = snapshots.usable(restored.prev_index)
     except BaseException:
         log_store.close()
@@ -107,6 +111,7 @@ def make_runner(
     settings: RunnerSettings,
     env: Env,
     log: Logger,
+    metrics: Registry | None = None,
     in_thread: InThread = in_thread,
     new_store: NewStore = StoreThread,
 ) -> RaftRunner:
@@ -146,6 +151,7 @@ def make_runner(
         settings=settings,
         env=env,
         log=log,
+        metrics=metrics,
         in_thread=in_thread,
     )
     return runner

@@ -29,6 +29,8 @@ from fedsched.telemetry.log import Logger
 
 RETRY_S: Final = 1.0
 COPY_BYTES: Final = 1024 * 1024
+FETCH_IDLE_S: Final = 30.0
+"""A fetch that brings nothing for this long has failed; another server, or another attempt, may do better."""
 
 FetchImage = Callable[[ServerInfo, SnapshotMeta, int], AbstractAsyncContextManager[AsyncIterator[bytes]]]
 """Open the bytes of an image that another server holds, from an offset on."""
@@ -91,9 +93,13 @@ class Restoring:
         receiver = await self._in_thread(self.images.receive, meta)
         try:
             async with self._fetch(server, meta, receiver.offset) as chunks:
-                async for chunk in chunks:
-                    await self._in_thread(receiver.write, chunk)
+                with trio.fail_after(FETCH_IDLE_S) as patience:
+                    async for chunk in chunks:
+                        await self._in_thread(receiver.write, chunk)
+                        patience.deadline = trio.current_time() + FETCH_IDLE_S
             await self._in_thread(receiver.finish)
+        except trio.TooSlowError:
+            raise Unavailable(f"{server.name} sent nothing of image {meta.id} for {FETCH_IDLE_S:.0f} s") from None
         finally:
             receiver.close()
 

@@ -32,6 +32,7 @@ from fedsched.raft.in_thread import InThread, in_thread
 from fedsched.raft.machine import Machine
 from fedsched.raft.membership import Config, ConfigChange
 from fedsched.raft.messages import Accepted, Effects, Message, Refused, RoleChange, SnapshotMeta
+from fedsched.raft.meters import Meters
 from fedsched.raft.restoring import FetchImage, Restoring
 from fedsched.raft.snapshots import SnapshotStore
 from fedsched.raft.snapshotter import FetchSnapshot, Snapshotter
@@ -40,6 +41,7 @@ from fedsched.raft.store_thread import StoreThread
 from fedsched.raft.transport import Transport
 from fedsched.raft.waiters import AppliedWaits, Promise, Proposals
 from fedsched.telemetry.log import Logger
+from fedsched.telemetry.metrics import Registry
 
 SLOW_DISK_S: Final = 10.0
 
@@ -106,6 +108,7 @@ class RaftRunner:
         settings: RunnerSettings,
         env: Env,
         log: Logger,
+        metrics: Registry | None = None,
         in_thread: InThread = in_thread,
     ) -> None:
         self.core = core
@@ -126,13 +129,16 @@ class RaftRunner:
         self._shared_read: Promise[int] | None = None
         self._flush_due = trio.Event()
         self._commit_untold = False
+        self._meters = Meters(metrics or Registry())
         self._joining = trio.Lock()
+        self._is_over = False
         self._failed: Promise[None] = Promise()
         self._role = RoleChange("follower", core.term, None, 0)
         self._role_changed = trio.Event()
         self._office: trio.CancelScope | None = None
         self._office_open_for = 0
-        self._offices_send, self._offices_receive = trio.open_memory_channel[Office](1)
+        self._next_office: Office | None = None
+        self._office_due = trio.Event()
         self.is_short_of_space = False
         self.longest_lag_s = 0.0
         self.loop_lag_s = 0.0
@@ -169,6 +175,7 @@ class RaftRunner:
         try:
             await self._run(task_status)
         finally:
+            self._is_over = True  # writes that are still finished have no effects any more: there is no store for them
             with trio.move_on_after(STORE_CLOSE_S, shield=True):
                 await self._in_thread(self.store.close, STORE_CLOSE_S, abandon_on_cancel=True)
 
@@ -209,6 +216,7 @@ class RaftRunner:
 
     def store_done(self, number: int) -> None:
         """The store made every write up to `number` durable."""
+        self._meters.sync.observe(self.store.statistics().sync_last_s)
         pending = self._pending
         while pending and pending[0].number <= number:
             write = pending.popleft()
@@ -248,13 +256,21 @@ class RaftRunner:
     async def _settle(self, answer: Accepted | Refused) -> tuple[int, Any]:
         if isinstance(answer, Refused):
             raise refusal(answer)
-        if self._failed.is_settled:
+        if self._failed.is_settled or self._is_over:
             raise OutcomeUnknown("this server is stopping", hint="ask another server, with the same request id")
         promise = self._proposals.open(answer.first, answer.term)
         self._flush_soon()
+        began, outcome = trio.current_time(), "abandoned"
         try:
-            return await promise.wait()
+            result = await promise.wait()
+            outcome = "committed"
+            self._meters.commit.observe(trio.current_time() - began)
+            return result
+        except FedschedError as ended:
+            outcome = ended.code
+            raise
         finally:
+            self._meters.ended.labels(outcome).add()
             self._proposals.forget(answer.first, promise)
 
     async def restore(self, meta: SnapshotMeta) -> int:
@@ -292,8 +308,10 @@ class RaftRunner:
             promise = self._shared_read = self._reads[ctx] = Promise()
             self.core.read_index(ctx)
             self._flush_soon()
+        began = trio.current_time()
         index = await promise.wait()
         await self.wait_applied(index)
+        self._meters.read.observe(trio.current_time() - began)
         return index
 
     async def wait_applied(self, index: int) -> None:
@@ -361,7 +379,7 @@ class RaftRunner:
     def _flush(self, *, spread_commit: bool = True) -> None:
         self._shared_read = None
         is_due = self.core.has_effects or (spread_commit and self._commit_untold)
-        while is_due and not self._failed.is_settled:
+        while is_due and not self._is_over and not self._failed.is_settled:
             effects = self.core.take_effects(spread_commit=spread_commit)
             self._commit_untold = not spread_commit and (self._commit_untold or effects.commit_to > 0)
             self._perform(effects)
@@ -447,16 +465,23 @@ class RaftRunner:
         role = self._role
         if role.role == "leader" and self._office_open_for != role.term and terms_and_results[-1][0] == role.term:
             self._office_open_for = role.term
-            self._offices_send.send_nowait(Office(role.term, role.epoch))
+            self._next_office = Office(role.term, role.epoch)
+            self._office_due.set()
 
     async def _restore(self, entry: Entry) -> None:
         await self.restoring.apply(entry)
         self.snapshotter.want()  # until there is one, a restart needs the image again
 
     async def _offices(self) -> None:
-        """Run the leader-only services, one term of office at a time."""
-        async for office in self._offices_receive:
-            if not self.is_leader or self._role.term != office.term:
+        """Run the leader-only services, one term of office at a time.
+
+        Closing may take a while. What was won and lost again meanwhile is never opened.
+        """
+        while True:
+            await self._office_due.wait()
+            self._office_due = trio.Event()
+            office = self._next_office
+            if office is None or not self.is_leader or self._role.term != office.term:
                 continue
             with trio.CancelScope() as scope:
                 self._office = scope
@@ -473,6 +498,7 @@ class RaftRunner:
             await trio.sleep_until(due)
             now = trio.current_time()
             self.loop_lag_s = now - due
+            self._meters.lag.observe(self.loop_lag_s)
             if self.loop_lag_s > self.longest_lag_s:
                 self.longest_lag_s = self.loop_lag_s
             if self.loop_lag_s > self.settings.lag_warning_s:

@@ -66,10 +66,14 @@ class SnapshotStore:
     learns which cluster it belongs to.
     """
 
-    def __init__(self, directory: Path | str, *, cluster_id: str = "", keep: int = KEEP) -> None:
+    def __init__(
+        self, directory: Path | str, *, cluster_id: str = "", keep: int = KEEP, by_arrival: bool = False
+    ) -> None:
+        """The newest `keep` are kept: those of the highest index, or `by_arrival` those that came here last."""
         self.directory = Path(directory)
         self.cluster_id = cluster_id
         self._keep = keep
+        self._by_arrival = by_arrival
         self.directory.mkdir(parents=True, exist_ok=True)
         self._sweep()
 
@@ -167,10 +171,16 @@ class SnapshotStore:
         """Make a whole, synced file visible, durably; then let go of the oldest ones."""
         temporary.rename(self._path(meta.id))
         self._sync_directory()
-        for path in self._paths()[self._keep :]:
+        for path in self._superfluous():
             with suppress(FileNotFoundError):
                 path.unlink()
         self._sync_directory()
+
+    def _superfluous(self) -> tuple[Path, ...]:
+        paths = self._paths()
+        if self._by_arrival:
+            paths = tuple(sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True))
+        return paths[self._keep :]
 
     def _sync_directory(self) -> None:
         fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)

@@ -135,7 +135,7 @@ class OutgoingLink:
 
 
 async def _hear_its_end(stream: trio.abc.Stream, link: trio.CancelScope) -> None:
-    """Nobody speaks on a link that others dialled: what can be read is its end.
+    """The peer never speaks on a link that we dialled: what can be read there is its end.
 
     Without listening for it a peer that restarted while we had nothing to say would be noticed only by losing what is
     said next, and between followers that is a vote request: an election time-out for nothing.
@@ -171,6 +171,7 @@ class Transport:
         self._members: dict[str, ServerInfo] = {}
         self._callers: dict[str, ServerInfo] = {}
         """Servers that dialled us, whether or not our config knows them: whoever asks for a vote gets an answer."""
+        self._hearing: dict[str, trio.CancelScope] = {}
         self._links: dict[str, OutgoingLink] = {}
         self._nursery: trio.Nursery | None = None
         self.foreign_messages = 0
@@ -223,9 +224,16 @@ class Transport:
         if len(self._callers) < CALLERS_MAX:
             self._callers[caller.id] = caller
             self._adjust()
+        scope = trio.CancelScope()
+        earlier, self._hearing[caller.id] = self._hearing.get(caller.id), scope
+        if earlier is not None:
+            earlier.cancel()  # a server keeps one link to us: this one is dead, though nobody told us
         try:
-            await self._hear_out(reader, caller.id)
+            with scope:
+                await self._hear_out(reader, caller.id)
         finally:
+            if self._hearing.get(caller.id) is scope:
+                del self._hearing[caller.id]
             if self._callers.get(caller.id) is caller:
                 del self._callers[caller.id]
                 self._adjust()

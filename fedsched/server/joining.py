@@ -131,6 +131,7 @@ class Joining:
         match self._core.decide(trio.current_time()):
             case Found(config=config, cluster_id=cluster_id):
                 await self._raft.join_cluster(cluster_id)
+                await trio.lowlevel.checkpoint_if_cancelled()  # told to stop meanwhile: the log is closed already
                 if self._raft.bootstrap(config):
                     names = ", ".join(server.name for server in config.servers)
                     self._log.info("region_founded", region=self._options.region, servers=names)

@@ -237,6 +237,7 @@ class Server:
             ),
             env=self._env,
             log=self._log,
+            metrics=self._metrics,
         )
 
     @property

@@ -22,7 +22,15 @@ from fedsched.sim.machine import Outcome, SimMachine
 from fedsched.sim.options import Options
 from fedsched.sim.world import Event, World
 
-CRASH_POINTS = ("before_sends", "half_sends", "before_write", "after_write", "after_sync", "half_replies", "after_apply")
+CRASH_POINTS = (
+    "before_sends",
+    "half_sends",
+    "before_write",
+    "after_write",
+    "after_sync",
+    "half_replies",
+    "after_apply",
+)
 DIGEST_EVERY = 8
 Answer = Callable[[str, Any], None]
 """How a server answers a client: a word (see `workloads`) and what goes with it."""
@@ -301,9 +309,7 @@ class SimServer:
         if self.crash_at:
             self._pass("before_write")
         self._writes_out += 1
-        done = partial(
-            self._write_done, effects.after_store, effects.last_index, effects.last_term, effects.at_term
-        )
+        done = partial(self._write_done, effects.after_store, effects.last_index, effects.last_term, effects.at_term)
         self.disk.submit(
             Transaction(hard_state=effects.hard_state, reset=effects.reset, append=effects.append, done=done)
         )
@@ -493,7 +499,8 @@ class SimServer:
 
     def _install_now(self, meta: SnapshotMeta) -> None:
         file = self.disk.snapshot(meta.id)
-        assert file is not None and self.core is not None, f"snapshot {meta.id} is to be installed but is not on disk"
+        assert file is not None, f"snapshot {meta.id} is to be installed but is not on disk"
+        assert self.core is not None
         self._installing = None
         self.machine.restore(file.data)
         self.applied = meta.index

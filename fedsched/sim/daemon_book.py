@@ -7,6 +7,7 @@ left a server for another; the first thing that contradicts the rest is raised a
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -63,6 +64,8 @@ class Book:
     """Turns that trio gave to children; part of the trace, so that two equal traces mean two equal schedules."""
     applied: dict[int, Applied] = field(default_factory=dict)
     history: list[Operation] = field(default_factory=list)
+    trap: Callable[[str, str], None] | None = None
+    """Called with server and kind of every event, in the middle of whatever it is."""
     _offices: dict[int, HeldOffice] = field(default_factory=dict)
     _proposals: dict[int, Proposal] = field(default_factory=dict)
     _committed_at: dict[int, int] = field(default_factory=dict)
@@ -70,6 +73,8 @@ class Book:
     def note(self, server: str, kind: str, detail: str) -> None:
         """One event of the story."""
         self.trace.note(round(trio.current_time() * 1e6), server, kind, f"{detail} /{self.steps}")
+        if self.trap is not None:
+            self.trap(server, kind)
 
     # ---------------------------------------------------------------- applying
 

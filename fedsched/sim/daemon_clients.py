@@ -13,7 +13,7 @@ from fedsched.sim.streams import stream
 
 PATIENCE_S = 6.0
 """For one request with all its repetitions; what is not known by then stays unknown."""
-PAUSE_S = 0.1
+PAUSE_S = 0.2
 
 
 class Client:

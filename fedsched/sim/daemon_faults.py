@@ -15,6 +15,7 @@ from fedsched.sim.daemon_host import Daemon, Gone, Host, Region
 from fedsched.sim.daemon_plan import Action
 from fedsched.sim.streams import stream
 
+MOMENTS = ("propose", "propose", "send", "ended", "log", "role", "office")
 ASKING_S = 8.0
 """How long an operator waits for what was asked for."""
 
@@ -39,6 +40,7 @@ class Faults:
 
     def heal(self) -> None:
         self.region.book.note("", "heal", "")
+        self.region.book.trap = None
         self.region.net.heal()
         for host in self._hosts:
             host.disk.heal()
@@ -77,6 +79,34 @@ class Faults:
     async def _stop(self, host: Host, for_s: float) -> None:
         host = self._leader_or(host) if self._rng.random() < 0.5 else host
         await host.stop()
+        await trio.sleep(for_s)
+        host.start()
+
+    async def _crash_at(self, host: Host, for_s: float) -> None:
+        await self._spring(self._leader_or(host), for_s, lambda daemon: daemon.host.crash(silently=False))
+
+    async def _stop_at(self, host: Host, for_s: float) -> None:
+        await self._spring(self._leader_or(host), for_s, Daemon.stop)
+
+    async def _spring(self, host: Host, for_s: float, what: Callable[[Daemon], None]) -> None:
+        """Do something to a daemon in the middle of an event of its own, then start it again."""
+        book, wanted, left = self.region.book, self._rng.choice(MOMENTS), self._rng.randrange(1, 12)
+        daemon, has_sprung = host.daemon, trio.Event()
+
+        def trap(server: str, kind: str) -> None:
+            nonlocal left
+            if kind == wanted and server == host.info.id and daemon is not None and host.daemon is daemon:
+                left -= 1
+                if not left:
+                    book.trap = None
+                    book.counts[f"struck at {wanted}"] += 1
+                    what(daemon)
+                    has_sprung.set()
+
+        book.trap = trap
+        with trio.move_on_after(for_s):
+            await has_sprung.wait()
+        book.trap = None
         await trio.sleep(for_s)
         host.start()
 

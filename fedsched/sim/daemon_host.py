@@ -38,7 +38,7 @@ T = TypeVar("T")
 CLUSTER = "simulated"
 TICK_S = 0.05
 CORE = CoreSettings(election_ticks=10)
-PIECE_BYTES = 400
+PIECE_BYTES = 150
 """Of a snapshot on its way: small, so that fetches can be cut in the middle."""
 UNWOUND_S = 0.001
 """When this much virtual time has passed, whoever was cancelled has had its turn."""
@@ -138,6 +138,8 @@ class Daemon:
         self.is_dead = False
         self.failure: RaftFailed | None = None
         self.is_accepting = False
+        self.connections = 0
+        """Connections that others have opened to this daemon."""
         self._calls: dict[trio.CancelScope, None] = {}
         self._chance = stream(region.options.seed, f"daemon-{self.name}-{host.lives}")
         self._nursery: trio.Nursery
@@ -355,11 +357,13 @@ class Daemon:
 
     async def _guarded(self, serve: Callable[[Daemon, VirtualStream], Awaitable[None]], stream: VirtualStream) -> None:
         """What goes wrong on one connection ends that connection."""
+        self.connections += 1
         try:
             await serve(self, stream)
         except WEATHER as why:
             self.region.book.note(self.name, "unserve", type(why).__name__)
         finally:
+            self.connections -= 1
             await trio.aclose_forcefully(stream)
 
     async def _serve(self, stream: VirtualStream) -> None:
@@ -385,7 +389,7 @@ class Daemon:
         async def send(daemon: Daemon, stream: VirtualStream) -> None:
             reader = await daemon.in_thread(daemon.host.disk.files[what].open, meta.id)
             at = offset
-            while data := reader.read(at, PIECE_BYTES):
+            while data := await daemon.in_thread(reader.read, at, PIECE_BYTES):
                 at += len(data)
                 await stream.send_all(data)
 

@@ -15,7 +15,9 @@ FAULTS = (
     "crash",
     "crash_leader",
     "crash_all",
+    "crash_at",
     "stop",
+    "stop_at",
     "cut",
     "one_way",
     "isolate_leader",
@@ -32,9 +34,12 @@ FAULTS = (
     "cancel_calls",
 )
 """What may happen. `crash*`: the power goes, now and then together with the kernel that would have told the others.
-`stop`: an orderly end. `laggard`: one server is away while the others write and cut snapshots."""
+`stop`: an orderly end. `*_at`: at a moment that no clock would hit, inside some event of the server. `laggard`: one server is away while the others write and cut snapshots."""
 
 CHAOS_S = 14.0
+MEAN_GAP_S = 0.7
+RESTORES_MAX = 3
+"""Servers keep a few images; who is further behind than that is not promised a way back by itself."""
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -106,6 +111,9 @@ def _plan(rng: random.Random, kinds: list[str]) -> list[Action]:
     at = 1.5 * rng.random()
     while at < CHAOS_S - 0.5:
         for_s = rng.choice((0.3, 1.0, 2.5, 5.0)) * (0.5 + rng.random())
-        plan.append(Action(round(at, 6), rng.choice(kinds), rng.randrange(0, 60), round(for_s, 6)))
-        at += rng.expovariate(1 / 1.0)
+        kind = rng.choice(kinds)
+        if kind == "restore" and sum(action.kind == kind for action in plan) >= RESTORES_MAX:
+            kind = "snapshot"
+        plan.append(Action(round(at, 6), kind, rng.randrange(0, 60), round(for_s, 6)))
+        at += rng.expovariate(1 / MEAN_GAP_S)
     return plan

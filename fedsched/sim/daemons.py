@@ -16,7 +16,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import trio
 
@@ -196,6 +195,9 @@ def _differs(daemon: Daemon, model: Daemon) -> str:
         return "has another state"
     if daemon is not model and runner.open_proposals:
         return f"has {runner.open_proposals} proposals open"
+    heard = daemon.connections
+    if heard >= len(daemon.region.hosts):
+        return f"hears {heard} connections from {len(daemon.region.hosts) - 1} others"
     if runner.open_reads:
         return f"has {runner.open_reads} reads open"
     return ""

@@ -257,7 +257,11 @@ class Disk:
         if image.prev_index > (image.mark.index if image.mark else 0):
             raise Damaged(f"the log starts after {image.prev_index}, its snapshot ends before that")
         newest = max((f for f in self.files.values() if f.is_synced), key=lambda f: f.meta.index, default=None)
-        if newest is not None and newest.meta.index > (image.mark.index if image.mark else 0) and self._rng.random() < 0.5:
+        if (
+            newest is not None
+            and newest.meta.index > (image.mark.index if image.mark else 0)
+            and self._rng.random() < 0.5
+        ):
             file = newest  # fetched just before the crash: the log was not yet told to make way for it
         restored = Restored(
             hard_state=image.hard_state,

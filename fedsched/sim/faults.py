@@ -24,8 +24,8 @@ def carry_out(region: Region, kind: str, args: Args) -> None:
 def _cut(region: Region, args: Args) -> bool:
     ids = region.ids()
     if args["shape"] == "pair":
-        one, other = (region.at(slot) for slot in args["pair"])
-        pairs = [(one.id, other.id)] if one is not None and other is not None and one is not other else []
+        ends = sorted({server.id for slot in args["pair"] if (server := region.at(slot)) is not None})
+        pairs = [(ends[0], ends[1])] if len(ends) == 2 else []
     else:
         if args["shape"].startswith("leader"):
             leader = region.leader()
@@ -184,6 +184,15 @@ def _clock_rates(region: Region, args: Args) -> bool:
     return True
 
 
+def _leap(region: Region, args: Args) -> bool:
+    """A server's clock leaps ahead by two election timeouts: it campaigns. Used by hand-written schedules only."""
+    server = region.at(args["slot"])
+    for _ in range(2 * region.options.election_ticks):
+        if server is not None and server.core is not None and server.core.role == "follower":
+            server.tick()
+    return server is not None
+
+
 _HANDLERS: dict[str, Callable[[Region, Args], bool]] = {
     "cut": _cut,
     "one_way": _one_way,
@@ -200,4 +209,5 @@ _HANDLERS: dict[str, Callable[[Region, Args], bool]] = {
     "clone": _clone,
     "pause": _pause,
     "clock_rates": _clock_rates,
+    "leap": _leap,
 }

@@ -177,7 +177,9 @@ def _goes_back(operations: list[Operation]) -> str:
         below, whose = floor[number]
         if index < below:
             what = "stale read" if operation.op == GET else "reordering"
-            return f"{what}: {operation.client} {operation.op} at index {index}, though {whose} had reached {below} before"
+            return (
+                f"{what}: {operation.client} {operation.op} at index {index}, though {whose} had reached {below} before"
+            )
         if index > highest:
             highest, by = index, f"{operation.client}'s {operation.op}"
     if any(operation.op == DELETE for operation in operations):

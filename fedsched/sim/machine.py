@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
     """What applying a command gave. `index` is the modify index made, or the one that stood in the way."""
 
     ok: bool
-    index: int
+    index: int  # type: ignore[assignment]  # tuple.index() is of no use here
     is_repeat: bool = False
 
 

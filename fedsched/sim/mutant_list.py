@@ -28,7 +28,9 @@ def _mutant(name: str, what: str, *patches: tuple[str, str, str], theme: str = "
 
 EMPTY_PROBES = (
     OFFICE,
-    "        if progress.next <= self._log.last:\n            out.append(self._append(progress, commit)[0])\n        else:\n",
+    "        if progress.next <= self._log.last:\n"
+    "            out.append(self._append(progress, commit)[0])\n"
+    "        else:\n",
     "        if progress.next >= 0:\n",
 )
 """No bug by itself: a leader that first asks with an empty message leaves a follower's conflicting tail alone."""
@@ -104,7 +106,11 @@ VOTES = (
     _mutant(
         "campaign_before_sync",
         "vote requests leave before term and own vote are durable",
-        (ELECTIONS, "            self._send_after_store(\n                Vote(", "            self._send(\n                Vote("),
+        (
+            ELECTIONS,
+            "            self._send_after_store(\n                Vote(",
+            "            self._send(\n                Vote(",
+        ),
     ),
     _mutant(
         "stale_vote_reply_counted",
@@ -146,7 +152,8 @@ LOG = (
         "an append is acknowledged before it is durable",
         (
             FOLLOWING,
-            "self._send_after_store(AppendReply(sender=self.server_id, to=leader, term=self.term, ok=True, index=index))",
+            "self._send_after_store(AppendReply(sender=self.server_id, to=leader, term=self.term, "
+            "ok=True, index=index))",
             "self._send(AppendReply(sender=self.server_id, to=leader, term=self.term, ok=True, index=index))",
         ),
     ),
@@ -170,7 +177,11 @@ LOG = (
     _mutant(
         "conflict_not_truncated",
         "entries in conflict with the leader's are kept",
-        (FOLLOWING, "                if log.term(entry.index) != entry.term:\n", "                if log.term(entry.index) is None:\n"),
+        (
+            FOLLOWING,
+            "                if log.term(entry.index) != entry.term:\n",
+            "                if log.term(entry.index) is None:\n",
+        ),
     ),
     _mutant(
         "commit_old_term_by_counting",
@@ -232,7 +243,9 @@ LOG = (
         (
             PROGRESS,
             "        self.inflight_bytes += size\n        self.next = last_index + 1\n",
-            "        self.inflight_bytes += size\n        self.next = last_index + 1\n        self.match = last_index\n",
+            "        self.inflight_bytes += size\n"
+            "        self.next = last_index + 1\n"
+            "        self.match = last_index\n",
         ),
     ),
     _mutant(
@@ -250,7 +263,11 @@ MEMBERS = (
     _mutant(
         "config_before_own_commit",
         "the membership changes before the leader has committed in its own term",
-        (LEADING, "        if self.commit < office.start:\n            return Refused(", "        if self.commit < 0:\n            return Refused("),
+        (
+            LEADING,
+            "        if self.commit < office.start:\n            return Refused(",
+            "        if self.commit < 0:\n            return Refused(",
+        ),
     ),
     _mutant(
         "two_uncommitted_configs",
@@ -278,7 +295,11 @@ MEMBERS = (
     _mutant(
         "change_without_joint",
         "voters change in one step",
-        (MEMBERSHIP, "    return _made(voters, config.voters, learners, config.servers)\n", "    return _made(voters, frozenset(), learners, config.servers)\n"),
+        (
+            MEMBERSHIP,
+            "    return _made(voters, config.voters, learners, config.servers)\n",
+            "    return _made(voters, frozenset(), learners, config.servers)\n",
+        ),
     ),
     _mutant(
         "leaves_joint_uncommitted",
@@ -321,7 +342,11 @@ MEMBERS = (
     _mutant(
         "learner_refuses_votes",
         "a learner that was promoted without knowing it withholds its vote",
-        (ELECTIONS, "        if not may_vote or not", "        if not may_vote or not self.config.is_voter(self.server_id) or not"),
+        (
+            ELECTIONS,
+            "        if not may_vote or not",
+            "        if not may_vote or not self.config.is_voter(self.server_id) or not",
+        ),
     ),
     _mutant(
         "leaving_server_never_campaigns",
@@ -339,22 +364,39 @@ READS_AND_STATE = (
     _mutant(
         "read_without_round",
         "a leader answers reads without asking whether it still leads",
-        (LEADING, "        if office.is_round_confirmed():\n            self._answer_round(office)\n        else:", "        if office.reads.is_round_out:\n            self._answer_round(office)\n        else:"),
+        (
+            LEADING,
+            "        if office.is_round_confirmed():\n            self._answer_round(office)\n        else:",
+            "        if office.reads.is_round_out:\n            self._answer_round(office)\n        else:",
+        ),
     ),
     _mutant(
         "read_before_own_commit",
         "a new leader answers reads before it has committed in its own term",
-        (LEADING, "        if not office.reads.can_start or self.commit < office.start:\n", "        if not office.reads.can_start:\n"),
+        (
+            LEADING,
+            "        if not office.reads.can_start or self.commit < office.start:\n",
+            "        if not office.reads.can_start:\n",
+        ),
     ),
     _mutant(
         "read_confirmed_by_any_reply",
         "a reply to an older heartbeat confirms a younger read",
-        (LEADING, "        if reply.round > progress.round:\n            progress.round = reply.round\n", "        if office.reads.round > progress.round:\n            progress.round = office.reads.round\n"),
+        (
+            LEADING,
+            "        if reply.round > progress.round:\n            progress.round = reply.round\n",
+            "        if office.reads.round > progress.round:\n            progress.round = office.reads.round\n",
+        ),
     ),
     _mutant(
         "follower_reads_locally",
         "a follower answers reads from what it knows",
-        (FOLLOWING, "        elif self.leader is not None and self._reads.add(ctx):\n            self._dirty = True\n", "        elif self.leader is not None and self.commit:\n            self._answer(Reader('', ctx), self.commit)\n"),
+        (
+            FOLLOWING,
+            "        elif self.leader is not None and self._reads.add(ctx):\n            self._dirty = True\n",
+            "        elif self.leader is not None and self.commit:\n"
+            "            self._answer(Reader('', ctx), self.commit)\n",
+        ),
     ),
     _mutant(
         "answer_to_an_older_question",
@@ -369,19 +411,31 @@ READS_AND_STATE = (
     _mutant(
         "snapshot_drops_matching_suffix",
         "installing a snapshot throws away entries that follow it and match",
-        (FOLLOWING, "        elif self.log.matches(meta.index, meta.term):\n            rare", "        elif meta.index < 0:\n            rare"),
+        (
+            FOLLOWING,
+            "        elif self.log.matches(meta.index, meta.term):\n            rare",
+            "        elif meta.index < 0:\n            rare",
+        ),
         theme="snapshots",
     ),
     _mutant(
         "snapshot_keeps_conflicting_suffix",
         "installing a snapshot keeps entries that conflict with it",
-        (FOLLOWING, "        self.log = RaftLog(meta.index, meta.term)\n", "        self.log = RaftLog(meta.index, meta.term, self.log.slice(meta.index + 1, self.log.last))\n"),
+        (
+            FOLLOWING,
+            "        self.log = RaftLog(meta.index, meta.term)\n",
+            "        self.log = RaftLog(meta.index, meta.term, self.log.slice(meta.index + 1, self.log.last))\n",
+        ),
         theme="snapshots",
     ),
     _mutant(
         "snapshot_without_install",
         "a snapshot replaces the log but not the state",
-        (FOLLOWING, "        self.snapshot = self._reset = self._install = meta\n", "        self.snapshot = self._reset = meta\n"),
+        (
+            FOLLOWING,
+            "        self.snapshot = self._reset = self._install = meta\n",
+            "        self.snapshot = self._reset = meta\n",
+        ),
     ),
 )
 
@@ -396,30 +450,50 @@ LIVENESS = (
         "a server that cannot hear its leader unseats it",
         (
             ELECTIONS,
-            "        return self.role == LEADER or (self.leader is not None and self._elapsed < self.settings.election_ticks)\n",
+            "        return self.role == LEADER or (self.leader is not None and self._elapsed < "
+            "self.settings.election_ticks)\n",
             "        return False\n",
         ),
     ),
     _mutant(
         "lost_append_not_repeated",
         "an append that got lost is never sent again",
-        (LEADING, "        elif progress.match < self.log.last:\n            progress.poked = True\n            self._dirty = True\n", ""),
+        (
+            LEADING,
+            "        elif progress.match < self.log.last:\n"
+            "            progress.poked = True\n"
+            "            self._dirty = True\n",
+            "",
+        ),
     ),
     _mutant(
         "probe_does_not_go_back",
         "a refused append is repeated as it was",
-        (OFFICE, "progress.probe_from(max(min(index, common + 1), progress.match + 1))", "progress.probe_from(progress.next)"),
+        (
+            OFFICE,
+            "progress.probe_from(max(min(index, common + 1), progress.match + 1))",
+            "progress.probe_from(progress.next)",
+        ),
     ),
     _mutant(
         "old_snapshot_offered_for_ever",
         "a follower that holds what was offered is offered it again, though the log has moved on",
-        (OFFICE, "progress.match >= min(offered.index, self._log.prev_index)", "progress.match >= self._log.prev_index"),
+        (
+            OFFICE,
+            "progress.match >= min(offered.index, self._log.prev_index)",
+            "progress.match >= self._log.prev_index",
+        ),
         theme="snapshots",
     ),
     _mutant(
         "stale_leader_not_answered",
         "a leader of an old term is never told that it is old",
-        (CORE, "            self._send(AppendReply(sender=self.server_id, to=message.sender, term=self.term, ok=False, index=index))\n", "            self._dirty = True\n"),
+        (
+            CORE,
+            "            self._send(AppendReply(sender=self.server_id, to=message.sender, "
+            "term=self.term, ok=False, index=index))\n",
+            "            self._dirty = True\n",
+        ),
     ),
 )
 

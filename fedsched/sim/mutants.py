@@ -1,9 +1,8 @@
 """Plants deliberate bugs and demands that the simulator finds each of them: the test of the test.
 
 A mutant is a patch of source text. It is applied to a private copy of the module while it is imported, in a process of
-its own; nothing on disk changes. Every old text must occur exactly once, so that a patch which no longer fits is noticed
-instead of planting nothing. A mutant that outlives its budget means that the simulator is too weak, not that the bug is
-harmless.
+its own; nothing on disk changes. Every old text must occur exactly once: a patch that no longer fits is noticed instead
+of planting nothing. A mutant that outlives its budget means that the simulator is too weak, not that the bug is fine.
 """
 
 from __future__ import annotations
@@ -43,12 +42,15 @@ class PatchFailed(Exception):
 def patched_source(module: str, patches: Sequence[Patch]) -> str:
     """The module's source with those of the patches that concern it; raises `PatchFailed`."""
     spec = importlib.util.find_spec(module)
-    assert spec is not None and spec.origin is not None, f"no source for {module}"
+    assert spec is not None, f"no module {module}"
+    assert spec.origin is not None, f"no source for {module}"
     source = Path(spec.origin).read_text()
     for patch in patches:
         if patch.module == module:
             if source.count(patch.old) != 1:
-                raise PatchFailed(f"{module} has {source.count(patch.old)} places that read {patch.old!r}; expected one")
+                raise PatchFailed(
+                    f"{module} has {source.count(patch.old)} places that read {patch.old!r}; expected one"
+                )
             source = source.replace(patch.old, patch.new)
     return source
 

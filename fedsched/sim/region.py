@@ -11,7 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 from fedsched.raft.entry import EntryKind
-from fedsched.raft.membership import AddLearner, Config, ConfigChange, Remove, Replace, ServerInfo, bootstrap_entry, decode_config
+from fedsched.raft.membership import (
+    AddLearner,
+    Config,
+    ConfigChange,
+    Remove,
+    Replace,
+    ServerInfo,
+    bootstrap_entry,
+    decode_config,
+)
 from fedsched.raft.messages import Effects, HardState
 from fedsched.raft.quorum import has_quorum
 from fedsched.sim.cores import SimServer, Watcher
@@ -29,9 +38,7 @@ SLOTS_MAX = 7
 class Region:
     """The servers and the network between them."""
 
-    def __init__(
-        self, world: World, options: Options, watcher: Watcher, new_machine: Callable[[], SimMachine]
-    ) -> None:
+    def __init__(self, world: World, options: Options, watcher: Watcher, new_machine: Callable[[], SimMachine]) -> None:
         self.world = world
         self.options = options
         self.servers: dict[str, SimServer] = {}
@@ -131,10 +138,21 @@ class Region:
     def _died(self, server: SimServer) -> None:
         default_us = int(self.options.election_us * self._rng.random())
         down_us = self.restart_us.pop(server.id, default_us)
-        self.world.after(min(down_us, 50_000) if self._is_healed else down_us, None, "restart", self._restart, server, detail=server.id)
+        self.world.after(
+            min(down_us, 50_000) if self._is_healed else down_us,
+            None,
+            "restart",
+            self._restart,
+            server,
+            detail=server.id,
+        )
 
     def _restart(self, server: SimServer) -> None:
-        if server.id in self.lost or server.is_up or (server is self.standing and self.options.standing.startswith("down")):
+        if (
+            server.id in self.lost
+            or server.is_up
+            or (server is self.standing and self.options.standing.startswith("down"))
+        ):
             return
         server.start()
         if server.is_damaged:
@@ -298,9 +316,9 @@ class CloneWatch:
     def started(self, server: SimServer) -> None: ...
 
     def took(self, server: SimServer, effects: Effects) -> None:
-        if effects.role is not None and effects.role.role == "leader" and server.core is not None:
-            if not has_quorum(server.core.config, {server.id}):
-                raise Broken("clone_harmless", f"a copy of {server.id}, heard by nobody, leads", server.id)
+        leads = effects.role is not None and effects.role.role == "leader"
+        if leads and server.core is not None and not has_quorum(server.core.config, {server.id}):
+            raise Broken("clone_harmless", f"a copy of {server.id}, heard by nobody, leads", server.id)
 
     def sent(self, server: SimServer, message: Any) -> None: ...
 

@@ -167,7 +167,9 @@ class Run:
         has_led = False
         while True:
             if not world.step(min(world.now + unit_us // 4, settled_by_us)) and world.now >= settled_by_us:
-                raise Broken("liveness", f"not settled {SETTLE_TIMEOUTS} election timeouts after healing: {self._open()}")
+                raise Broken(
+                    "liveness", f"not settled {SETTLE_TIMEOUTS} election timeouts after healing: {self._open()}"
+                )
             self._count_events()
             has_led = has_led or region.can_lead(region.leader())
             if not has_led and world.now > leader_by_us:
@@ -185,7 +187,9 @@ class Run:
         self._pass_us(CALM_TIMEOUTS * unit_us)
         after = region.leader()
         if after is not before or after is None or after.core is None or after.core.term != term:
-            raise Broken("liveness", f"{self.options.standing} of one server unseats a leader that others hear (term {term})")
+            raise Broken(
+                "liveness", f"{self.options.standing} of one server unseats a leader that others hear (term {term})"
+            )
         world.trace.remark(world.now, "", "stayed calm")
 
     def _pass_us(self, time_us: int) -> None:

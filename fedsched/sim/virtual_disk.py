@@ -16,7 +16,7 @@ from typing import Any, cast
 import trio
 
 from fedsched.model.errors import Conflict
-from fedsched.raft.assemble import OpenedDisk
+from fedsched.raft.assemble import IMAGES_KEPT, OpenedDisk
 from fedsched.raft.datadir import Space
 from fedsched.raft.messages import Restored, SnapshotMeta
 from fedsched.raft.storage import StoreFailed
@@ -37,7 +37,10 @@ class VirtualDisk:
         self.log = LogImage()
         """What is durable of the log."""
         self.cluster_id = ""
-        self.files: dict[str, MemorySnapshots] = {"snapshots": MemorySnapshots(), "images": MemorySnapshots()}
+        self.files: dict[str, MemorySnapshots] = {
+            "snapshots": MemorySnapshots(),
+            "images": MemorySnapshots(keep=IMAGES_KEPT, by_arrival=True),
+        }
         self.room = Space.OK
         self.slow_s = 0.0
         self.fails_next_sync = False

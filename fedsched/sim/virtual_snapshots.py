@@ -14,8 +14,7 @@ from fedsched.model.errors import NotFound
 from fedsched.raft.membership import Config
 from fedsched.raft.messages import SnapshotMeta
 from fedsched.raft.snapshot_file import DIGEST_BYTES, DamagedSnapshot, snapshot_id
-
-KEEP = 2
+from fedsched.raft.snapshots import KEEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,9 @@ class MemoryFile:
 class MemorySnapshots:
     """One directory of snapshots. A file is there, and survives a power cut, once its writer has finished."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep: int = KEEP, by_arrival: bool = False) -> None:
+        self._keep = keep
+        self._by_arrival = by_arrival
         self.directory = "memory"
         self.cluster_id = ""
         self.partial: tuple[str, bytearray] = ("", bytearray())
@@ -65,8 +66,10 @@ class MemorySnapshots:
         return MemoryReceiver(self, meta, self.partial[1])
 
     def publish(self, file: MemoryFile) -> None:
+        self._files.pop(file.meta.id, None)
         self._files[file.meta.id] = file
-        for old in self.list()[KEEP:]:
+        newest_first = [each.meta for each in reversed(self._files.values())] if self._by_arrival else self.list()
+        for old in newest_first[self._keep :]:
             del self._files[old.id]
 
     def power_cut(self, rng: random.Random) -> None:

@@ -127,7 +127,15 @@ class Client:
         request.attempt = attempt = next(self._users.attempts)
         if server is not None:
             self._world.after(
-                self._delay_us(), server, "request", self._arrive, server, request, attempt, outlives=True, detail=self.name
+                self._delay_us(),
+                server,
+                "request",
+                self._arrive,
+                server,
+                request,
+                attempt,
+                outlives=True,
+                detail=self.name,
             )
         self._world.after(self._patience_us, None, "patience", self._timeout, request, attempt, detail=self.name)
 
@@ -165,7 +173,9 @@ class Client:
         ledger.ended(attempt, word, index)
         self._reply(server, request, attempt, word, outcome)
 
-    def _read_answer(self, server: SimServer, request: _Request, attempt: int, floor: int, word: str, what: Any) -> None:
+    def _read_answer(
+        self, server: SimServer, request: _Request, attempt: int, floor: int, word: str, what: Any
+    ) -> None:
         if word == "confirmed":
             self._users.ledger.read_confirmed(server.id, floor, what)
             return

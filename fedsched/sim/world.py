@@ -37,7 +37,13 @@ class Event:
     __slots__ = ("args", "call", "detail", "incarnation", "is_off", "kind", "owner")
 
     def __init__(
-        self, owner: Owner | None, incarnation: int, kind: str, detail: str, call: Callable[..., None], args: tuple[Any, ...]
+        self,
+        owner: Owner | None,
+        incarnation: int,
+        kind: str,
+        detail: str,
+        call: Callable[..., None],
+        args: tuple[Any, ...],
     ) -> None:
         self.owner = owner
         self.incarnation = incarnation

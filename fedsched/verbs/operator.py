@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from fedsched.model.record import to_api
 from fedsched.rpc.method import Empty
-from fedsched.rpc.methods.raft import RAFT_LIST_PEERS, RAFT_REMOVE_PEER, RAFT_TRANSFER_LEADERSHIP, PeerRequest
-from fedsched.verbs.flags import BadUsage, Flag, Given
+from fedsched.rpc.methods.raft import (
+    RAFT_CHANGE_PEER,
+    RAFT_LIST_PEERS,
+    RAFT_LOG,
+    RAFT_REMOVE_PEER,
+    RAFT_TRANSFER_LEADERSHIP,
+    LogRequest,
+    PeerChangeRequest,
+    PeerRequest,
+)
+from fedsched.verbs.flags import Argument, BadUsage, Flag, Given
 from fedsched.verbs.operator_snapshot import VERBS as SNAPSHOT_VERBS
 from fedsched.verbs.terminal import Terminal
 from fedsched.verbs.verb import FAILED, JSON, OK, TEMPLATE, Verbs
@@ -61,6 +70,52 @@ def transfer_leadership(terminal: Terminal, given: Given) -> int:
     reply = terminal.client.call(RAFT_TRANSFER_LEADERSHIP, _peer(given, is_needed=False))
     if not terminal.formatted(given, lambda: to_api(reply)):
         terminal.say(f"Transferred leadership to peer with id {_quoted(reply.id)}")
+    return OK
+
+
+@VERBS.verb(
+    "operator raft change-peer",
+    "let a server vote or only listen, or replace one by another",
+    doc="Changes who votes: `promote` a learner, `demote` a voter, or `replace` a voter by a learner (-by) in one step,"
+    " so that the number of voters never dips.",
+    flags=(
+        Flag("by", "with replace: the learner that takes the seat", value="id"),
+        Flag("config-index", "only if the configuration is still the one of this index", int, value="index"),
+        JSON,
+        TEMPLATE,
+    ),
+    arguments=(Argument("change", "promote, demote or replace"), Argument("peer", "id or name of the server")),
+)
+def change_peer(terminal: Terminal, given: Given) -> int:
+    request = PeerChangeRequest(
+        change=given["change"],
+        id=given["peer"],
+        by=given["by"] or "",
+        config_index=given["config-index"] or 0,
+    )
+    reply = terminal.client.call(RAFT_CHANGE_PEER, request)
+    if not terminal.formatted(given, lambda: to_api(reply)):
+        terminal.say(f"Changed peer with id {_quoted(reply.id)} ({given['change']})")
+    return OK
+
+
+@VERBS.verb(
+    "operator raft log",
+    "list the entries in the agent's log, without their content",
+    doc="Lists what lies in the log of the agent that is asked: index, term, kind and size of each entry.",
+    flags=(
+        Flag("first", "from this index on", int, value="index"),
+        Flag("last", "up to this index", int, value="index"),
+        JSON,
+        TEMPLATE,
+    ),
+)
+def raft_log(terminal: Terminal, given: Given) -> int:
+    reply = terminal.client.call(RAFT_LOG, LogRequest(first=given["first"] or 0, last=given["last"] or 0))
+    if terminal.formatted(given, lambda: to_api(reply)):
+        return OK
+    rows = [(one.index, one.term, one.kind, one.size) for one in reply.entries]
+    terminal.write(columns(("Index", "Term", "Kind", "Size"), rows))
     return OK
 
 

@@ -32,6 +32,8 @@ from fedsched.wire.waker import Waker
 
 FLUSH_S: Final = 1.0
 """How long a closing link tries to get its last frames out: they say why it closed."""
+STOP_FLUSH_S: Final = 0.25
+"""The same when this end is being stopped: nobody reads any more, and a server with a bad disk has to be gone soon."""
 
 Handler = Callable[[ServedCall], Awaitable[bytes]]
 """Serves one call: returns the reply, or raises."""
@@ -179,6 +181,7 @@ class Link:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> Closed:
         """Run until the link is over, and say why it is. Never raises for anything the peer does."""
+        flush_s = STOP_FLUSH_S
         try:
             async with trio.open_nursery() as children:
                 self._children = children
@@ -189,9 +192,10 @@ class Link:
                 with trio.move_on_after(FLUSH_S):
                     await self._written.wait()
                 children.cancel_scope.cancel("link closed")
+            flush_s = FLUSH_S
         finally:
             self._do(self._core.close(Unavailable.code, "this end is stopping"))
-            with trio.move_on_after(FLUSH_S, shield=True):
+            with trio.move_on_after(flush_s, shield=True):
                 await self._flush_rest()
                 await self.carrier.aclose()
         assert self._core.closed is not None

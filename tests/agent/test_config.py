@@ -56,7 +56,7 @@ def test_every_kind_of_value_is_read(in_tmp: Path) -> None:
         GOOD
         + 'ballast_size = "1MiB"\nraft_multiplier = 2\n'
         + '[server.server_join]\nretry_join = ["a", "b:1"]\nretry_interval = "1m30s"\n'
-        + '[log_levels]\nraft = "debug"\n[ports]\nhttp = 0\n[limits]\nmessage_max = 100000\n'
+        + '[log_levels]\nraft = "debug"\n[ports]\nhttp = 0\n[limits]\nmessage_max = 1000000\n'
     ).config
 
     assert config.server.ballast_size_bytes == 1024 * 1024
@@ -65,7 +65,7 @@ def test_every_kind_of_value_is_read(in_tmp: Path) -> None:
     assert config.server.server_join.retry_interval_s == 90.0
     assert dict(config.log_levels) == {"raft": "debug"}
     assert config.ports.http == 0
-    assert config.limits.message_max_bytes == 100_000
+    assert config.limits.message_max_bytes == 1_000_000
 
 
 @pytest.mark.parametrize(

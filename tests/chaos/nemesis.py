@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.chaos import plan as faults
 from tests.chaos.links import Links, Way, both_ways
@@ -68,8 +68,8 @@ class Monitor(threading.Thread):
         if problem:
             self._complain(problem)
 
-    def changes_between(self, since: float, until: float) -> int:
-        return sum(since <= at < until for at, _ in self.elected)
+    def changes_since(self, moment: float) -> int:
+        return sum(moment <= at for at, _ in self.elected)
 
     def stop(self) -> None:
         self._stop_asked.set()
@@ -93,6 +93,7 @@ class Nemesis:
     sleep: Callable[[float], None] = time.sleep
     outcomes: list[Outcome] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    _last_fault_at: float = 0.0
 
     def run(self, give_up_at: float) -> None:
         """All steps, or as many as begin before `give_up_at`; everything is healed when this returns."""
@@ -104,6 +105,8 @@ class Nemesis:
                 self._one(step, began)
         finally:
             self.heal()
+            self._wait_whole()
+            self._count_changes()
 
     def heal(self) -> None:
         """End every fault: links open, nobody paused, everybody running."""
@@ -120,10 +123,10 @@ class Nemesis:
         leader = self._wait_whole()
         if leader is None:
             return
+        self._count_changes()
         victims = self._victims(step, leader)
-        fault_at = time.monotonic()
         self.say(f"{step.kind} {step.target} {','.join(victims)} {step.hold_s:g} s")
-        self._inject(step, victims, leader)
+        fault_at = self._inject(step, victims, leader)
         self.heal()
         lifted_at = time.monotonic()
         self.sleep(step.rest_s)
@@ -137,10 +140,17 @@ class Nemesis:
                 victims=victims,
                 at_s=round(fault_at - began, 2),
                 resumed_s=resumed_s,
-                leader_changes=self.monitor.changes_between(fault_at, time.monotonic()),
+                leader_changes=0,
                 has_quorum=has_quorum,
             )
         )
+        self._last_fault_at = fault_at
+
+    def _count_changes(self) -> None:
+        """Elections since the last fault are that fault's doing; they are complete only when the next one begins."""
+        if self.outcomes:
+            changes = self.monitor.changes_since(self._last_fault_at)
+            self.outcomes[-1] = replace(self.outcomes[-1], leader_changes=changes)
 
     def _wait_whole(self) -> str | None:
         """The leader, once every server runs and names it; None (and a complaint) when that takes too long."""
@@ -176,8 +186,9 @@ class Nemesis:
             ALL: list(self.region.servers),
         }[step.target]
 
-    def _inject(self, step: Step, victims: list[str], leader: str) -> None:
-        """Put the fault in force and hold it; `heal` ends it."""
+    def _inject(self, step: Step, victims: list[str], leader: str) -> float:
+        """Put the fault in force and hold it; `heal` ends it. Returns when it was fully in force."""
+        began = time.monotonic()
         match step.kind:
             case faults.KILL:
                 for name in victims:
@@ -187,13 +198,15 @@ class Nemesis:
                     self.region.servers[name].pause()
             case faults.FLAP:
                 self._flap(step, both_ways(victims[0], self.region.servers))
-                return
+                return began
             case faults.BREAK:
                 self._break(step, both_ways(victims[0], self.region.servers))
-                return
+                return began
             case _:
                 self._cut(step, victims[0], leader)
+        in_force_at = time.monotonic()
         self.sleep(step.hold_s)
+        return in_force_at
 
     def _cut(self, step: Step, victim: str, leader: str) -> None:
         around = both_ways(victim, self.region.servers)

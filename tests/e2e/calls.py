@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -18,6 +19,7 @@ from fedsched.rpc.methods.job import JOB_GET, JOB_REGISTER, JobRegisterRequest, 
 from fedsched.rpc.methods.raft import RAFT_LIST_PEERS, RAFT_STATUS
 from fedsched.wire import blocking_link
 from fedsched.wire.address import parse_address
+from fedsched.wire.tls import TlsOptions
 from tests.builders import a_job
 from tests.e2e.region import Server
 from tests.e2e.view import View
@@ -47,9 +49,15 @@ class Peer:
     is_voter: bool
 
 
-def connect(address: str, timeout_s: float) -> BlockingCaller:
+CERTS = Path(__file__).parent / "certs"
+OUR_TLS = TlsOptions(
+    ca_cert=str(CERTS / "ca.pem"), client_cert=str(CERTS / "client.pem"), client_key=str(CERTS / "client.key")
+)
+
+
+def connect(address: str, timeout_s: float, tls: TlsOptions = OUR_TLS) -> BlockingCaller:
     """Dial an agent; its errors are those of the wire (`Unavailable`, `DeadlineExceeded`)."""
-    return BlockingCaller(blocking_link.connect(parse_address(address), timeout_s=timeout_s))
+    return BlockingCaller(blocking_link.connect(parse_address(address), timeout_s=timeout_s, tls=tls))
 
 
 def job_with(key: str, value: str) -> Job:

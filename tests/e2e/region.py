@@ -63,7 +63,11 @@ class Server:
     @property
     def address(self) -> str:
         """Where people and programs reach it."""
-        return f"http://{self.host}:{self.http_port}"
+        return f"{'https' if self.is_tls else 'http'}://{self.host}:{self.http_port}"
+
+    @property
+    def is_tls(self) -> bool:
+        return "tls.cert_file" in self.top
 
     @property
     def data_dir(self) -> Path:

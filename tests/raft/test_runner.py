@@ -176,6 +176,28 @@ def test_a_snapshot_shortens_the_log_and_a_restart_begins_from_it(tmp_path: Path
     tell(tmp_path, story)
 
 
+def test_a_snapshot_that_finds_no_room_stops_the_server_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def story(region: MiniRegion) -> None:
+        leader = await region.leader()
+        await leader.runner.propose(b"one")
+        monkeypatch.setattr(SnapshotWriter, "finish", full)
+        leader.runner.snapshotter.want()
+        await leader.wait_stopped()
+
+        assert isinstance(leader.failure, BaseExceptionGroup)
+        found = leader.failure.split(StoreFailed)[0]
+        assert found is not None
+        assert "make room" in repr(found.exceptions)
+        assert list(leader.runner.snapshots.directory.iterdir()) == []
+
+    tell(tmp_path, story)
+
+
 def test_leadership_is_handed_over_on_request(tmp_path: Path) -> None:
     async def story(region: MiniRegion) -> None:
         leader = await region.leader()

@@ -395,6 +395,29 @@ def test_a_fetch_with_a_wrong_byte_starts_over(tmp_path: Path, offered: tuple[Sn
     assert receiver.finish() == meta
 
 
+def test_a_fetch_whose_sync_fails_starts_over_rather_than_sync_the_same_bytes_again(
+    tmp_path: Path, offered: tuple[SnapshotMeta, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meta, data = offered
+    store = a_store(tmp_path / "follower")
+    receiver = store.receive(meta)
+    receiver.write(data)
+
+    def broken(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", broken)
+        with pytest.raises(OSError, match="Input/output"):
+            receiver.finish()
+    receiver.close()
+
+    assert store.list() == []
+    receiver = store.receive(meta)
+    assert receiver.offset == 0
+    receiver.close()
+
+
 def test_more_bytes_than_offered_are_refused(tmp_path: Path, offered: tuple[SnapshotMeta, bytes]) -> None:
     meta, data = offered
     receiver = a_store(tmp_path / "follower").receive(meta)

@@ -23,6 +23,7 @@ from fedsched.rpc.methods.server import (
 )
 from fedsched.server.joining import JoinGaveUp
 from fedsched.server.leader.office import hold_office
+from fedsched.server.members import Members
 from tests.server.region import Member, Region, options, run_region, until
 
 
@@ -148,6 +149,25 @@ def test_a_wiped_server_comes_back_under_a_new_id_and_its_former_self_is_let_go(
         await until("it votes again", lambda: is_voter(leader, again.id))
         assert (await again.job("web")).id == "web"
         assert leader.said("server_was_wiped")[0]["former_id"] == wiped.id
+
+    run_region(tmp_path, scenario)
+
+
+def test_a_leader_that_was_not_told_of_a_wiped_server_sees_it_by_who_answers_at_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Members, "say_goodbye", lambda *_: None)
+
+    async def scenario(region: Region) -> None:
+        await region.form(3)
+        leader, (wiped, _) = await region.leader(), await region.followers()
+        await region.stop(wiped)
+        shutil.rmtree(wiped.options.data_dir)
+
+        again = await region.restart(wiped)
+
+        await until("its former self is gone", lambda: leader.server.raft.core.config.server(wiped.id) is None)
+        await until("it votes again", lambda: is_voter(leader, again.id))
 
     run_region(tmp_path, scenario)
 

@@ -461,6 +461,7 @@ def test_a_full_disk_is_told_at_once_and_reads_go_on(tmp_path: Path) -> None:
 
         assert trio.current_time() - started < dispatch.PATIENCE_S
         assert (await leader.job("web")).id == "web"
+        await leader.call(JOB_DEREGISTER, JobDeregisterRequest(job_id="web", purge=True))  # what frees room is taken
 
     run_region(tmp_path, scenario)
 

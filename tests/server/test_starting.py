@@ -8,6 +8,7 @@ import pytest
 
 from fedsched.model.errors import FedschedError
 from fedsched.raft.entry import Entry, EntryKind
+from fedsched.raft.errors import OutcomeUnknown
 from fedsched.raft.storage import DamagedStore
 from fedsched.server.machine import StateMachine
 from fedsched.telemetry.log import Hub
@@ -67,3 +68,19 @@ def test_an_entry_that_is_not_understood_is_an_alarm_and_changes_nothing() -> No
     assert [event.name for event in told.take()] == ["entry_not_understood"]
     assert machine.digest() != before  # the index moved on; the tables did not
     assert machine.store.index == 5
+
+
+def test_a_server_that_has_ended_writes_nothing_more_whatever_still_arrives(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        leader = await region.form(1)
+        await region.stop(leader)
+        raft = leader.server.raft
+
+        with pytest.raises(OutcomeUnknown, match="stopping"):
+            await raft.propose(b"too late")
+        raft.store_done(1 << 40)  # as the disk's thread says when it finished what it had begun
+        raft.deliver([])
+
+        assert raft.core.has_effects
+
+    run_region(tmp_path, scenario)

@@ -10,9 +10,15 @@ from fedsched.model.region import MemberStatus, RaftConfiguration, RaftServer, R
 from fedsched.rpc.methods.agent import AGENT_METRICS, AGENT_SELF, AgentMetricsReply, AgentSelfReply
 from fedsched.rpc.methods.autopilot import AUTOPILOT_HEALTH
 from fedsched.rpc.methods.raft import (
+    RAFT_CHANGE_PEER,
     RAFT_LIST_PEERS,
+    RAFT_LOG,
     RAFT_REMOVE_PEER,
     RAFT_TRANSFER_LEADERSHIP,
+    LogEntryHeader,
+    LogReply,
+    LogRequest,
+    PeerChangeRequest,
     PeerReply,
     PeerRequest,
 )
@@ -192,3 +198,36 @@ def test_recovery_needs_to_know_where(recovered: list[Path]) -> None:
 
     assert seen.err.startswith("Error: -data-dir is missing\n  name the data_dir of the stopped agent\n")
     assert (seen.code, recovered) == (1, [])
+
+
+def test_change_peer_says_what_it_asked_for() -> None:
+    answers = {RAFT_CHANGE_PEER: lambda _: PeerReply(id="id-2", address="127.0.0.1:4657", index=14)}
+
+    promoted = fedsched("operator raft change-peer promote eu-2", answers)
+    replaced = fedsched("operator raft change-peer replace eu-1 -by eu-2 -config-index 12 -json", answers)
+
+    assert (promoted.code, promoted.out) == (0, 'Changed peer with id "id-2" (promote)\n')
+    assert promoted.agent.requests(RAFT_CHANGE_PEER) == [PeerChangeRequest(change="promote", id="eu-2")]
+    assert replaced.agent.requests(RAFT_CHANGE_PEER) == [
+        PeerChangeRequest(change="replace", id="eu-1", by="eu-2", config_index=12)
+    ]
+    assert json.loads(replaced.out)["Index"] == 14
+
+
+def test_the_log_is_listed_without_its_content() -> None:
+    reply = LogReply(first=1, last=2, entries=(LogEntryHeader(index=2, term=3, kind="command", size=40),))
+
+    seen = fedsched("operator raft log -first 2", {RAFT_LOG: lambda _: reply})
+
+    assert seen.out == "Index  Term  Kind     Size\n2      3     command  40\n"
+    assert seen.agent.requests(RAFT_LOG) == [LogRequest(first=2)]
+
+
+def test_recover_wants_a_directory_and_a_yes(tmp_path: Path) -> None:
+    without = fedsched("operator raft recover -yes", {})
+    unsure = fedsched(f"operator raft recover -data-dir {tmp_path}", {}, stdin="n\n")
+    nothing_there = fedsched(f"operator raft recover -yes -data-dir {tmp_path}", {})
+
+    assert "-data-dir is missing" in without.err
+    assert (unsure.code, unsure.out.endswith("Cancelled\n")) == (1, True)
+    assert "is no server's data directory" in nothing_there.err

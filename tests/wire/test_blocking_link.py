@@ -17,6 +17,7 @@ from fedsched.model.errors import BadRequest, DeadlineExceeded, Unavailable
 from fedsched.wire import frames
 from fedsched.wire.address import Address
 from fedsched.wire.blocking_link import BlockingLink, connect
+from fedsched.wire.blocking_websocket import BlockingWebSocket
 from fedsched.wire.call_state import Flow
 from fedsched.wire.carrier import CarrierClosed
 from fedsched.wire.errors import LinkClosed, RemoteError
@@ -320,6 +321,13 @@ def test_writes_to_a_connection_that_is_gone_are_weather() -> None:
             link.call("Any", b"x" * 100_000, 5)
         real.close()
     near.close()
+
+
+def test_a_connection_that_breaks_before_the_handshake_is_sent_is_weather() -> None:
+    near, far = socket.socketpair()
+    far.close()
+    with near, pytest.raises(Unavailable, match="closed the connection: write failed"):
+        BlockingWebSocket(near, Address("host", 1), path="/", message_bytes_max=1)
 
 
 def test_a_message_that_comes_in_pieces_over_a_long_time_is_put_together() -> None:

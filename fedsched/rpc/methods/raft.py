@@ -75,6 +75,35 @@ class SnapshotChunksReply(Record):
     size: Annotated[int, "Bytes of the whole snapshot."] = 0
 
 
+class PeerChangeRequest(Record):
+    """Asks for a change of who votes."""
+
+    change: Annotated[str, "`promote`, `demote` or `replace`."]
+    id: Annotated[str, "Id or name of the server to change; with `replace`, of the voter that leaves."]
+    by: Annotated[str, "With `replace`: id or name of the learner that takes its seat."] = ""
+    config_index: Annotated[int, "Only if the configuration is still the one of this index; 0: whatever it is."] = 0
+
+
+class LogRequest(Record):
+    """Asks what lies in this server's log."""
+
+    first: Annotated[int, "0: from the oldest kept."] = 0
+    last: Annotated[int, "0: to the newest."] = 0
+
+
+class LogEntryHeader(Record):
+    index: int
+    term: int
+    kind: str
+    size: Annotated[int, "Bytes of the payload."] = 0
+
+
+class LogReply(Record):
+    first: Annotated[int, "The oldest entry kept; what came before is in a snapshot."] = 0
+    last: int = 0
+    entries: tuple[LogEntryHeader, ...] = ()
+
+
 class FetchImageRequest(Record):
     """A leader asks a server to fetch a saved state from it, before the region is restored from that."""
 
@@ -84,6 +113,27 @@ class FetchImageRequest(Record):
     address: str
 
 
+RAFT_CHANGE_PEER = declare(
+    Method(
+        "Raft.ChangePeer",
+        PeerChangeRequest,
+        PeerReply,
+        RunsAt.LEADER,
+        needs="operator:write",
+        writes=True,
+        doc="Let a learner vote, let a voter only listen, or put one in the place of another.",
+    )
+)
+RAFT_LOG = declare(
+    Method(
+        "Raft.Log",
+        LogRequest,
+        LogReply,
+        RunsAt.THIS_AGENT,
+        needs="operator:read",
+        doc="The entries in this server's log, without their content.",
+    )
+)
 RAFT_FETCH_IMAGE = declare(
     Method(
         "Raft.FetchImage",

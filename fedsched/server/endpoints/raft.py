@@ -10,7 +10,7 @@ from msgspec import structs
 
 from fedsched.model.errors import BadRequest, NotFound
 from fedsched.model.region import RaftConfiguration, RaftServer, RegionHealth
-from fedsched.raft.membership import Remove, ServerInfo
+from fedsched.raft.membership import ConfigChange, Demote, Promote, Remove, Replace, ServerInfo
 from fedsched.raft.snapshots import SnapshotReader
 from fedsched.raft.wire import meta_from_bytes
 from fedsched.rpc.method import Empty, Method
@@ -20,6 +20,8 @@ from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.desk import Desk
 from fedsched.server.leader.autopilot import AutopilotService
 
+LOG_ENTRIES_MAX: Final = 1_000
+"""Headers in one answer; the newest ones if more were asked for."""
 CHUNK_BYTES: Final = 128 * 1024
 
 
@@ -34,6 +36,8 @@ class RaftEndpoint:
         return {
             methods.RAFT_LIST_PEERS: self.list_peers,
             methods.RAFT_REMOVE_PEER: self.remove_peer,
+            methods.RAFT_CHANGE_PEER: self.change_peer,
+            methods.RAFT_LOG: self.log,
             methods.RAFT_TRANSFER_LEADERSHIP: self.transfer_leadership,
             methods.RAFT_STATUS: self.status,
             methods.RAFT_SNAPSHOT_CHUNKS: self.snapshot_chunks,
@@ -62,6 +66,33 @@ class RaftEndpoint:
         context.reply_meta = structs.replace(context.reply_meta, index=index)
         self._desk.log.info("server_removed", server=peer.name, server_id=peer.id, why="operator")
         return methods.PeerReply(id=peer.id, address=peer.address, index=index)
+
+    async def change_peer(self, request: methods.PeerChangeRequest, context: CallContext) -> methods.PeerReply:
+        peer = self._find(methods.PeerRequest(id=request.id))
+        change: ConfigChange
+        match request.change:
+            case "promote":
+                change = Promote(peer.id)
+            case "demote":
+                change = Demote(peer.id)
+            case "replace":
+                change = Replace(peer.id, self._find(methods.PeerRequest(id=request.by)).id)
+            case other:
+                raise BadRequest(f"no such change of a server: {other!r}", hint="promote, demote or replace")
+        index = await self._desk.raft.change_config(change, request.config_index or None)
+        context.reply_meta = structs.replace(context.reply_meta, index=index)
+        self._desk.log.info("server_changed", change=request.change, server=peer.name, why="operator")
+        return methods.PeerReply(id=peer.id, address=peer.address, index=index)
+
+    async def log(self, request: methods.LogRequest, context: CallContext) -> methods.LogReply:
+        log = self._desk.raft.core.log
+        last = min(request.last or log.last, log.last)
+        first = max(request.first or log.first, log.first, last - LOG_ENTRIES_MAX + 1)
+        entries = tuple(
+            methods.LogEntryHeader(index=one.index, term=one.term, kind=one.kind.name.lower(), size=len(one.payload))
+            for one in log.slice(first, last)
+        )
+        return methods.LogReply(first=log.first, last=log.last, entries=entries)
 
     async def transfer_leadership(self, request: methods.PeerRequest, context: CallContext) -> methods.PeerReply:
         peer = self._find(request) if request.id or request.address else None
