@@ -129,7 +129,8 @@ class Agent:
         )
         async with trio.open_nursery() as nursery:
             carrier = await accept_websocket(nursery, stream, host, door)
-            await Link(carrier, is_opener=False, handler=self.server.calls, limits=limits).run()
+            calls, budget = self.server.calls, self.server.budget
+            await Link(carrier, is_opener=False, handler=calls, limits=limits, budget=budget).run()
             nursery.cancel_scope.cancel("link closed")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsched.model.errors import BadRequest, Busy, FedschedError, TooLarge, Unavailable
+from fedsched.model.errors import BadRequest, Busy, Conflict, FedschedError, TooLarge, Unavailable
 from fedsched.raft import messages
 
 
@@ -57,6 +57,8 @@ def refusal(refused: messages.Refused) -> FedschedError:
             return Busy("too many bytes wait for commit", hint="try again in a moment")
         case messages.REFUSED_TOO_LARGE:
             return TooLarge(f"too large: {refused.detail}", hint="split the request")
+        case messages.REFUSED_CONFIG_CHANGED:
+            return Conflict(f"{refused.reason}: {refused.detail}", hint="look at the set again")
         case messages.REFUSED_BAD_CHANGE | messages.REFUSED_NO_TARGET:
             hint = "`fedsched operator raft list-peers` shows the set"
             return BadRequest(refused.detail or refused.reason, hint=hint)

@@ -20,6 +20,7 @@ from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry, counter, gauge
 from fedsched.wire.carrier import CarrierClosed
 from fedsched.wire.errors import ProtocolViolation
+from fedsched.wire.limits import ByteBudget
 from fedsched.wire.link import Link
 from fedsched.wire.stream import Preamble, StreamCarrier, read_preamble
 
@@ -40,6 +41,7 @@ class ServerDoor:
         connections_max: int,
         connections_per_host_max: int,
         handshake_s: float,
+        budget: ByteBudget,
         metrics: Registry,
         log: Logger,
     ) -> None:
@@ -49,6 +51,7 @@ class ServerDoor:
         self._connections_max = connections_max
         self._per_host_max = connections_per_host_max
         self._handshake_s = handshake_s
+        self._budget = budget
         self._open: Counter[str] = Counter()
         """Connections by the host they come from."""
         self._refused = metrics.counter(REFUSED)
@@ -96,7 +99,8 @@ class ServerDoor:
             case Preamble.RAFT:
                 await self._raft(stream)
             case Preamble.CALLS:
-                link = Link(StreamCarrier(stream, peer), is_opener=False, handler=self._calls, limits=SERVER_LIMITS)
+                carrier = StreamCarrier(stream, peer)
+                link = Link(carrier, is_opener=False, handler=self._calls, limits=SERVER_LIMITS, budget=self._budget)
                 closed = await link.run()
                 if closed.code == ProtocolViolation.code:
                     self._refused.add()

@@ -51,6 +51,7 @@ from fedsched.server.settings import ServerOptions
 from fedsched.server.waits import StateWaits
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry
+from fedsched.wire.limits import ByteBudget
 from fedsched.wire.stream import Preamble
 
 TICK_S = 0.05
@@ -76,6 +77,8 @@ class Server:
         self._metrics = metrics
         self._facts = facts or AgentFacts(name=options.name, region=options.region, datacenter=options.datacenter)
         self.machine: StateMachine
+        self.budget = ByteBudget()
+        """Requests held in memory at once, over all links of this agent."""
         self.calls: CallServer
         self.raft: RaftRunner
         self.waits: StateWaits
@@ -185,6 +188,7 @@ class Server:
             connections_max=options.connections_max,
             connections_per_host_max=options.connections_per_host_max,
             handshake_s=options.handshake_s,
+            budget=self.budget,
             metrics=self._metrics,
             log=self._log,
         )

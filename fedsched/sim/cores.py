@@ -139,6 +139,7 @@ class SimServer:
             election_ticks=options.election_ticks,
             message_bytes=options.message_bytes_max,
             window_messages=options.window_messages,
+            uncommitted_bytes=options.uncommitted_bytes,
         )
         self.machine = self._new_machine()
         self.applied = 0

@@ -150,3 +150,33 @@ class Client:
         async with trio.open_nursery() as nursery:
             for number in range(3):
                 nursery.start_soon(self.read, key, server, f"{self.name}+{number}")
+
+
+class Crowd:
+    """Many proposals at once, each given up at any moment. Nobody reads what they write; the book holds them all."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self._rng = stream(region.options.seed, "daemon-crowd")
+        self._sequence = 0
+
+    async def run(self, enough: trio.Event) -> None:
+        while not enough.is_set():
+            await trio.sleep(self.region.options.burst_every_s * 2 * self._rng.random())
+            leader = self.region.leader()
+            if leader is None or enough.is_set():
+                continue
+            async with trio.open_nursery() as nursery:
+                for _ in range(self._rng.randrange(1, self.region.options.burst)):
+                    nursery.start_soon(self._one, leader.running, self._rng.expovariate(1 / 0.1))
+
+    async def _one(self, daemon: Daemon, give_up_s: float) -> None:
+        self._sequence += 1
+        command = Command(
+            f"crowd-{self._sequence % 40}", self._sequence, self.region.new_attempt(), "put", "crowd", 0, "x" * 50
+        )
+        try:
+            with trio.move_on_after(give_up_s):
+                await daemon.call(lambda there: there.propose(command))
+        except (FedschedError, Gone):
+            self.region.book.counts["crowd refused"] += 1

@@ -15,7 +15,7 @@ from fedsched.sim.daemon_host import Daemon, Gone, Host, Region
 from fedsched.sim.daemon_plan import Action
 from fedsched.sim.streams import stream
 
-MOMENTS = ("propose", "propose", "send", "ended", "log", "role", "office")
+MOMENTS = ("propose", "propose", "write", "write", "write", "synced", "send", "ended", "log", "role", "office")
 ASKING_S = 8.0
 """How long an operator waits for what was asked for."""
 

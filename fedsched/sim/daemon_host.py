@@ -180,7 +180,13 @@ class Daemon:
         *,
         post: Callable[[Callable[[], None]], None],
     ) -> Any:
-        self._store = VirtualStore(self.host.disk, self.region.nursery, on_done, on_failed)
+        self._store = VirtualStore(
+            self.host.disk,
+            self.region.nursery,
+            on_done,
+            on_failed,
+            lambda kind, detail: self.region.book.note(self.name, kind, detail),
+        )
         return self._store
 
     # -------------------------------------------------------------------- life
@@ -237,6 +243,8 @@ class Daemon:
         while True:
             role = await self.runner.wait_role_change()
             self.region.book.role_moved(self.name, role.role, role.term, self.region.options.closing_s)
+            if role.role != "leader" and self.runner.open_proposals:
+                raise Broken("ends once", f"{self.runner.open_proposals} proposals outlived the leadership", self.name)
 
     # ------------------------------------------------------------------- calls
 
@@ -287,6 +295,8 @@ class Daemon:
     async def _hold_office(self, office: Office) -> None:
         """A leader's service: proposes now and then under its epoch, and takes its time to close."""
         held = self.region.book.office_opened(self.name, office.term)
+        if not self.runner.core.is_established:
+            raise Broken("office opens late", f"term {office.term} has applied nothing of its own yet", self.name)
         try:
             number = 0
             while True:

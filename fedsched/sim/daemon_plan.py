@@ -61,6 +61,9 @@ class DaemonOptions(msgspec.Struct, frozen=True):
     clients: int
     keys: int
     think_s: float
+    burst: int
+    burst_every_s: float
+    """How many propose at once, at most, and how often."""
     call_s: float
     """How long a client waits for one answer."""
     sync_s: float
@@ -90,6 +93,8 @@ def draw(seed: int) -> DaemonOptions:
         clients=rng.choice((3, 4, 5)),
         keys=rng.choice((2, 3, 4)),
         think_s=rng.choice((0.05, 0.2, 0.4)),
+        burst=rng.choice((2, 6, 15)),
+        burst_every_s=rng.choice((0.1, 0.5)),
         call_s=rng.choice((0.3, 2.0)),
         sync_s=rng.choice((0.0005, 0.005, 0.04)),
         keep_unsynced=rng.choice((0.0, 0.5, 0.9)),
@@ -107,7 +112,7 @@ def draw(seed: int) -> DaemonOptions:
 
 def _plan(rng: random.Random, kinds: list[str]) -> list[Action]:
     """Faults at any distance from each other, so that some overlap."""
-    plan = []
+    plan: list[Action] = []
     at = 1.5 * rng.random()
     while at < CHAOS_S - 0.5:
         for_s = rng.choice((0.3, 1.0, 2.5, 5.0)) * (0.5 + rng.random())

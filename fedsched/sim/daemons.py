@@ -21,7 +21,7 @@ import trio
 
 from fedsched.sim import trio_seed
 from fedsched.sim.daemon_book import Book
-from fedsched.sim.daemon_clients import Client
+from fedsched.sim.daemon_clients import Client, Crowd
 from fedsched.sim.daemon_faults import Faults
 from fedsched.sim.daemon_host import Daemon, Region
 from fedsched.sim.daemon_plan import DaemonOptions, draw
@@ -117,6 +117,7 @@ class _Run(trio.abc.Instrument):
             async with trio.open_nursery() as users:
                 for client in clients:
                     users.start_soon(client.run, enough)
+                users.start_soon(Crowd(region).run, enough)
                 await Faults(region).run()
                 await self._has_leader(region)
                 enough.set()

@@ -112,6 +112,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """A fault on one server that stays while the others must already make progress; empty for none."""
     message_bytes_max: int = 4_096
     window_messages: int = 8
+    uncommitted_bytes: int = 1 << 26
     weights: dict[str, int] = {}
     """How often each fault is picked against the others."""
 
@@ -168,6 +169,7 @@ def draw_options(seed: int) -> Options:
         standing=rng.choice(("", "", "", *STANDING)),
         message_bytes_max=rng.choice((200, 600, 4_096)),
         window_messages=rng.choice((2, 4, 64)),
+        uncommitted_bytes=rng.choice((1_000, 1 << 26)),
         weights={name: rng.choice((1, 2, 6)) for name in FEATURES},
     )
 

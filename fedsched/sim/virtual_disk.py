@@ -97,8 +97,17 @@ class VirtualDisk:
 class VirtualStore:
     """Stands in for `StoreThread` in one life of a daemon. Its child runs beside the daemon, not inside it."""
 
-    def __init__(self, disk: VirtualDisk, nursery: trio.Nursery, on_done: OnDone, on_failed: OnFailed) -> None:
+    def __init__(
+        self,
+        disk: VirtualDisk,
+        nursery: trio.Nursery,
+        on_done: OnDone,
+        on_failed: OnFailed,
+        note: Callable[[str, str], None],
+    ) -> None:
+        """`note` is told of every write and every sync, by kind and detail."""
         self._disk = disk
+        self._note = note
         self._nursery = nursery
         self._on_done = on_done
         self._on_failed = on_failed
@@ -158,6 +167,7 @@ class VirtualStore:
             raise StoreFailed("the store is closed: it takes no more writes")
         self._queue.append((number, write))
         self._filled.set()
+        self._note("write", str(number))
 
     async def _run(self) -> None:
         with self._scope:
@@ -188,6 +198,7 @@ class VirtualStore:
         for _, write in done:
             self._disk.log.apply(write)
         number = max(number for number, _ in done)
+        self._note("synced", str(number))
         if number:
             self._on_done(number)
         return True

@@ -120,8 +120,15 @@ class World:
             self._push(self.now + place, event)
 
     def due(self) -> list[Event]:
-        """Everything that could still happen, oldest first; for drivers that pick the order themselves."""
-        return [entry[3] for entry in sorted(self._heap) if not entry[3].is_off]
+        """Everything that could happen next, in time order; for whoever wants to pick the order itself."""
+        return [event for *_, event in sorted(self._heap, key=lambda entry: entry[:3]) if self._is_due(event)]
+
+    @staticmethod
+    def _is_due(event: Event) -> bool:
+        if event.is_off:
+            return False
+        owner = event.owner
+        return owner is None or (event.incarnation in (ANY_PROCESS, owner.incarnation) and not owner.is_paused)
 
     def _push(self, time_us: int, event: Event) -> None:
         self._pushed += 1

@@ -12,8 +12,18 @@ import trio
 from msgspec import structs
 
 from fedsched.model.errors import BadRequest, Conflict, NotFound
+from fedsched.raft.autopilot import AutopilotSettings
 from fedsched.rpc.methods.autopilot import AUTOPILOT_HEALTH
-from fedsched.rpc.methods.raft import RAFT_LIST_PEERS, RAFT_REMOVE_PEER, RAFT_TRANSFER_LEADERSHIP, PeerRequest
+from fedsched.rpc.methods.raft import (
+    RAFT_CHANGE_PEER,
+    RAFT_LIST_PEERS,
+    RAFT_LOG,
+    RAFT_REMOVE_PEER,
+    RAFT_TRANSFER_LEADERSHIP,
+    LogRequest,
+    PeerChangeRequest,
+    PeerRequest,
+)
 from fedsched.rpc.methods.server import (
     SERVER_JOIN,
     SERVER_LEAVE,
@@ -108,6 +118,49 @@ def test_a_removed_server_is_out_and_the_others_go_on(tmp_path: Path) -> None:
             await leader.call(RAFT_REMOVE_PEER, PeerRequest())
         with pytest.raises(NotFound, match=f"no server {gone.id!r}"):
             await leader.call(RAFT_REMOVE_PEER, PeerRequest(id=gone.id))
+
+    run_region(tmp_path, scenario)
+
+
+def test_an_operator_takes_a_vote_away_gives_it_back_and_gives_it_to_another(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        await region.form(3)
+        leader, (one, other) = await region.leader(), await region.followers()
+
+        async def change(what: str, server: Member, **more: Any) -> Any:
+            return await other.call(RAFT_CHANGE_PEER, PeerChangeRequest(change=what, id=server.name, **more))
+
+        demoted = await change("demote", one)
+        assert (demoted.id, is_voter(leader, one.id), in_config(leader, one.name)) == (one.id, False, True)
+        await change("promote", one, config_index=(await leader.call(RAFT_LIST_PEERS)).index)
+        assert is_voter(leader, one.id)
+        await change("demote", one)
+        await change("replace", other, by=one.id)
+        assert (is_voter(leader, one.id), is_voter(leader, other.id)) == (True, False)
+        with pytest.raises(BadRequest, match="no such change of a server: 'promise'"):
+            await change("promise", one)
+        with pytest.raises(BadRequest, match="no server named"):
+            await change("replace", one, by="")
+        with pytest.raises(Conflict, match="membership changed since the caller looked: based on config 1"):
+            await change("demote", one, config_index=1)
+
+    run_region(tmp_path, scenario, autopilot=AutopilotSettings(server_stabilization_time_s=600))
+
+
+def test_the_log_is_shown_by_its_headers_from_where_one_asks(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        leader = await region.form(1)
+        written = (await leader.register("web")).index
+
+        whole = await leader.call(RAFT_LOG, LogRequest())
+        one = await leader.call(RAFT_LOG, LogRequest(first=written, last=written))
+
+        assert (whole.first, whole.last) == (1, leader.server.raft.core.log.last)
+        assert [entry.index for entry in whole.entries] == list(range(1, whole.last + 1))
+        assert [(entry.index, entry.kind) for entry in one.entries] == [(written, "command")]
+        assert one.entries[0].size > 100
+        for first, last in ((1 << 40, 0), (5, 2)):
+            assert (await leader.call(RAFT_LOG, LogRequest(first=first, last=last))).entries == ()
 
     run_region(tmp_path, scenario)
 
