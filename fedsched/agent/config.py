@@ -70,7 +70,6 @@ class ServerSettings:
     raft_snapshot_size_bytes: int = setting(
         16 * 1024 * 1024, "bytes of entries applied before the log may be compacted", low=1024
     )
-    raft_snapshot_interval_s: float = setting(120.0, "how often compaction is considered", low=0.1)
     raft_trailing_logs: int = setting(10240, "entries kept behind a snapshot, for servers that catch up", low=0)
     ballast_size_bytes: int = setting(
         64 * 1024 * 1024, "space held back on the data disk, freed in an emergency", low=0
@@ -104,7 +103,6 @@ class TlsSettings:
 class TelemetrySettings:
     """What is measured and offered."""
 
-    prometheus_metrics: bool = setting(True, "whether /v1/metrics?format=prometheus answers")
     collection_interval_s: float = setting(10.0, "length of the intervals that /v1/metrics reports on", low=0.1)
 
 

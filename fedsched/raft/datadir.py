@@ -162,10 +162,13 @@ class DataDir:
         self._ballast.unlink(missing_ok=True)
 
     def take_ballast(self) -> None:
-        """Reserve room, unless that would itself make the disk short; on a full disk, give it back to start with."""
+        """Reserve room, unless that would itself make the disk short; on a full disk, give it back to start with.
+
+        With a size of 0 what is there stays, as long as it is not needed.
+        """
         size = self._ballast_bytes
-        room = self._room(self.path)
-        if self.has_ballast and self._ballast.stat().st_size == size and room.free_bytes >= START_ROOM_BYTES:
+        is_right = not size or (self.has_ballast and self._ballast.stat().st_size == size)
+        if is_right and self._room(self.path).free_bytes >= START_ROOM_BYTES:
             return
         self.release_ballast()
         room = self._room(self.path)

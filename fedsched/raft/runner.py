@@ -25,6 +25,7 @@ from fedsched.raft.applier import Applier
 from fedsched.raft.compaction import CompactionSettings
 from fedsched.raft.core import RaftCore
 from fedsched.raft.datadir import DataDir, Space
+from fedsched.raft.disk_errors import StoreFailed
 from fedsched.raft.disk_watch import DiskWatch
 from fedsched.raft.entry import Entry, EntryKind
 from fedsched.raft.errors import DiskPressure, NoQuorumRead, OutcomeUnknown, ProposalRefused, refusal
@@ -397,6 +398,8 @@ class RaftRunner:
             self.transport.send(effects.send_now)
         if effects.needs_store or effects.after_store:
             self._write(effects)
+            if self._failed.is_settled:
+                return
         for lost in effects.lost:
             self._proposals.lost(lost.first, lost.last, lost.term)
         for ready in effects.reads:
@@ -415,9 +418,11 @@ class RaftRunner:
         self._pending.append(
             _PendingWrite(effects.number, effects.after_store, effects.last_index, effects.last_term, effects.at_term)
         )
-        self.store.submit(
-            StoreWrite(number=effects.number, hard_state=effects.hard_state, reset=effects.reset, append=effects.append)
-        )
+        write = StoreWrite(effects.number, effects.hard_state, effects.reset, effects.append)
+        try:
+            self.store.submit(write)
+        except StoreFailed as error:  # it may have failed a moment ago, with the news still on its way to us
+            self.store_failed(error)
 
     def _post(self, messages: Sequence[Message]) -> None:
         """Let messages leave; those to ourselves are inputs."""

@@ -86,6 +86,7 @@ class StoreThread:
         """Writes with their sizes, and jobs, in order of submission."""
         self._queue_bytes = 0
         self._is_closing = False
+        self._failure: BaseException | None = None
         self._has_tidied = True
         self._groups = 0
         self._writes = 0
@@ -103,8 +104,7 @@ class StoreThread:
         """Queue one write and return at once. Raises `StoreFailed` when the disk has stopped taking anything."""
         size = packed_size(write.append)
         with self._changed:
-            if self._is_closing:
-                raise StoreFailed("the store is closed: it takes no more writes")
+            self._check_open("writes")
             if self._queue_bytes + size > self._queue_bytes_max:
                 raise StoreFailed(
                     f"{self._queue_bytes} bytes wait for the disk, at most {self._queue_bytes_max} may",
@@ -121,8 +121,7 @@ class StoreThread:
         in a job is a failure of the store.
         """
         with self._changed:
-            if self._is_closing:
-                raise StoreFailed("the store is closed: it takes no more work")
+            self._check_open("work")
             self._queue.append(job)
             self._changed.notify()
 
@@ -155,6 +154,13 @@ class StoreThread:
                 sync_total_s=self._sync_total_s,
                 sync_counts=tuple(self._sync_counts),
             )
+
+    def _check_open(self, what: str) -> None:
+        """Whoever comes too late hears why, and after a failure that is the failure itself."""
+        if isinstance(self._failure, StoreFailed):
+            raise StoreFailed(self._failure.message, hint=self._failure.hint) from self._failure
+        if self._is_closing:
+            raise StoreFailed(f"the store is closed: it takes no more {what}") from self._failure
 
     # --- on the thread -----------------------------------------------------------------------------------------------
 
@@ -235,6 +241,7 @@ class StoreThread:
     def _fail(self, error: BaseException) -> None:
         with self._changed:
             self._is_closing = True
+            self._failure = error
             self._queue.clear()
             self._queue_bytes = 0
         self._tell(lambda: self._on_failed(error))

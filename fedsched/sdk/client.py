@@ -33,6 +33,8 @@ from fedsched.wire.errors import RemoteError
 PATIENCE_S: Final = 30.0
 """An election takes seconds; a person waits half a minute before trying something else."""
 
+WAIT_JITTER: Final = 17 / 16
+"""A server waits up to a sixteenth longer than asked, so that waiters do not all come back at once."""
 PAUSE_FIRST_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
 WEATHER_STATUS: Final = frozenset({429, 503})
@@ -96,7 +98,7 @@ class Client:
         meta = self._meta(method, region, namespace, stale, min_index, max_wait_s)
         payload = _sealed(meta, request)
         patience = self._patience_s if patience_s is None else patience_s
-        deadline = self._now() + max_wait_s + patience
+        deadline = self._now() + max_wait_s * WAIT_JITTER + patience
         pause = PAUSE_FIRST_S
         while True:
             try:

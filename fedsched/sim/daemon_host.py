@@ -29,7 +29,7 @@ from fedsched.sim.daemon_plan import DaemonOptions
 from fedsched.sim.machine import Command
 from fedsched.sim.streams import stream
 from fedsched.sim.verdict import Broken
-from fedsched.sim.virtual_disk import VirtualDisk, VirtualStore
+from fedsched.sim.virtual_disk import PLANNED_FAILURE, VirtualDisk, VirtualStore
 from fedsched.sim.virtual_net import VirtualNet, VirtualStream
 from fedsched.telemetry.log import Hub
 
@@ -201,7 +201,7 @@ class Daemon:
                 raise
         except* RaftFailed as group:
             self.failure = cast(RaftFailed, _first(group))
-            if "planned: " not in str(self.failure):
+            if PLANNED_FAILURE not in str(self.failure):
                 raise
             self.region.book.counts["sync errors"] += 1
         finally:
@@ -485,6 +485,8 @@ class _ToBook:
         fields = {name: value for name, value in event.fields.items() if name != "server"}
         self._book.note(event.fields["server"], "log", f"{event.name} {fields}")
         self._book.counts[event.name] += 1
+        if event.name == "raft_failed" and PLANNED_FAILURE not in event.fields["why"]:
+            raise Broken("no false alarm", f"{event.fields['why']}", event.fields["server"])
 
     def close(self) -> None:
         """Nothing to let go of."""

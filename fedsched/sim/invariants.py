@@ -19,7 +19,7 @@ from fedsched.raft.messages import AppendReply, Effects, Message, SnapshotMeta, 
 from fedsched.sim.cores import DIGEST_EVERY, SimServer
 from fedsched.sim.machine import Outcome
 from fedsched.sim.quorums import has_quorum, overlap
-from fedsched.sim.truth import Invariant, Truth, config_of, holds
+from fedsched.sim.truth import Invariant, Truth, config_of, config_text, holds
 from fedsched.sim.verdict import Broken
 
 
@@ -422,9 +422,8 @@ class ConfigsOverlap(Invariant):
         if self._role.get(server.id) != role:
             self._role[server.id] = role
             if role != "follower" and core.config != config_of(core):
-                raise Broken(
-                    self.name, f"{server.id} is {role} by {core.config}, its log says {config_of(core)}", server.id
-                )
+                ours, true = config_text(core.config), config_text(config_of(core))
+                raise Broken(self.name, f"{server.id} is {role} by ({ours}), its log says ({true})", server.id)
 
     def took(self, server: SimServer, core: RaftCore, effects: Effects) -> None:
         for place, entry in enumerate(effects.append):
@@ -448,7 +447,11 @@ class ConfigsOverlap(Invariant):
             server.id,
         )
         after = decode_config(entry.payload)
-        self.require(overlap(before, after), f"quorums of {before} and {after} need not overlap", server.id)
+        self.require(
+            overlap(before, after),
+            f"quorums of ({config_text(before)}) and ({config_text(after)}) need not overlap",
+            server.id,
+        )
 
 
 def _config_before(server: SimServer, effects: Effects, place: int) -> tuple[int, int, Config] | None:

@@ -317,7 +317,8 @@ MEMBERS = (
         (
             LEADING,
             "Office(self.server_id, self.term, self.log, self.settings, self.config, self.now)",
-            "Office(self.server_id, self.term, self.log, self.settings, self.history.at(max(self.commit, 1))[0], self.now)",
+            "Office(self.server_id, self.term, self.log, self.settings,"
+            " self.history.at(max(self.commit, 1))[0], self.now)",
         ),
     ),
     _mutant(

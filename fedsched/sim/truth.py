@@ -71,6 +71,12 @@ def config_of(core: RaftCore) -> Config:
     return Config() if core.snapshot is None else core.snapshot.config
 
 
+def config_text(config: Config) -> str:
+    """A config in few words, the same on every machine."""
+    groups = {"voters": config.voters, "outgoing": config.outgoing, "learners": config.learners}
+    return "; ".join(f"{name} {' '.join(sorted(ids))}" for name, ids in groups.items() if ids) or "no config"
+
+
 def holds(server: SimServer, index: int, term: int) -> bool:
     durable = server.disk.durable
     return index <= durable.prev_index or durable.term_at(index) == term

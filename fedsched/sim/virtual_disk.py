@@ -25,6 +25,8 @@ from fedsched.raft.store_thread import StoreThreadStatistics
 from fedsched.sim.disk import LogImage, Transaction
 from fedsched.sim.virtual_snapshots import MemorySnapshots
 
+PLANNED_FAILURE = "planned: a sync failed"
+
 OnDone = Callable[[int], None]
 OnFailed = Callable[[BaseException], None]
 
@@ -117,6 +119,7 @@ class VirtualStore:
         self._scope = trio.CancelScope()
         self._is_closing = False
         self._is_gone = False
+        self._has_failed = False
         self._busy_since: float | None = None
         self._sync_last_s = 0.0
         self._sync_total_s = 0.0
@@ -163,6 +166,8 @@ class VirtualStore:
     def _put(self, number: int, write: Transaction) -> None:
         if self._is_gone:
             return
+        if self._has_failed:
+            raise StoreFailed(PLANNED_FAILURE)
         if self._is_closing:
             raise StoreFailed("the store is closed: it takes no more writes")
         self._queue.append((number, write))
@@ -189,9 +194,9 @@ class VirtualStore:
         self._sync_total_s += self._sync_last_s
         if self._disk.fails_next_sync:
             self._disk.fails_next_sync = False
-            self._is_closing = True
+            self._is_closing = self._has_failed = True
             self._syncing, self._queue = [], deque()
-            self._on_failed(StoreFailed("planned: a sync failed"))
+            self._on_failed(StoreFailed(PLANNED_FAILURE))
             return False
         done, self._syncing = self._syncing, []
         self._groups += 1

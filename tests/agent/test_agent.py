@@ -173,34 +173,48 @@ def test_settings_become_the_servers_own() -> None:
     assert server_options(unlimited, None).space_limits == SpaceLimits(0, 0, 0, 0)
 
 
-def test_what_is_no_websocket_or_one_connection_too_many_is_closed_and_the_others_go_on(tmp_path: Path) -> None:
+async def wait_closed(agent: Agent, saying: bytes) -> None:
+    """Connect, say something that is no websocket, and return when the agent has closed the connection."""
+    async with await trio.open_tcp_stream("127.0.0.1", int(agent.http_address.rpartition(":")[2])) as stream:
+        try:
+            await stream.send_all(saying)
+            while await stream.receive_some():
+                pass
+        except trio.BrokenResourceError:
+            pass
+
+
+def test_what_is_no_websocket_is_closed_and_the_others_go_on(tmp_path: Path) -> None:
     hub = Hub()
     told = hub.subscribe("debug", capacity=10_000)
-    agent = an_agent(a_config(tmp_path, limits=Limits(http_max_conns_per_client=2, handshake_timeout_s=0.2)), hub)
-
-    async def closed_after(data: bytes) -> None:
-        async with await trio.open_tcp_stream("127.0.0.1", int(agent.http_address.rpartition(":")[2])) as stream:
-            try:
-                await stream.send_all(data or b"\x00")
-                while await stream.receive_some():
-                    pass
-            except trio.BrokenResourceError:
-                pass
+    agent = an_agent(a_config(tmp_path, limits=Limits(handshake_timeout_s=0.5)), hub)
 
     async def scenario() -> None:
         async with connected(agent.http_address) as caller:
-            await closed_after(b"\xff" * 100)
-            await closed_after(b"GET /v1/rpc HTTP/1.1\r\n")  # and then nothing more
+            await wait_closed(agent, b"\xff" * 100)
+            await wait_closed(agent, b"GET /v1/rpc HTTP/1.1\r\n")  # and then nothing more
             async with trio.open_nursery() as nursery:
                 with pytest.raises(RemoteError, match="answered 404: no websocket at '/elsewhere'"):
                     await connect_websocket(nursery, parse_address(agent.http_address), path="/elsewhere")
-            async with connected(agent.http_address):
-                await closed_after(b"")
             await caller.call(AGENT_SELF, Empty())
 
-        events = [event.name for event in told.take()]
-        assert "http_connection_closed" in events
-        assert "too_many_connections" in events
+        assert "http_connection_closed" in [event.name for event in told.take()]
+
+    run_agents(agent, scenario=scenario)
+
+
+def test_one_connection_too_many_from_one_address_is_closed_and_the_others_go_on(tmp_path: Path) -> None:
+    hub = Hub()
+    told = hub.subscribe("debug", capacity=10_000)
+    agent = an_agent(a_config(tmp_path, limits=Limits(http_max_conns_per_client=2)), hub)
+
+    async def scenario() -> None:
+        async with connected(agent.http_address) as caller:
+            async with connected(agent.http_address):
+                await wait_closed(agent, b"anything")
+            await caller.call(AGENT_SELF, Empty())
+
+        assert "too_many_connections" in [event.name for event in told.take()]
 
     run_agents(agent, scenario=scenario)
 

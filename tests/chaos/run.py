@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsched.model.errors import FedschedError
@@ -56,6 +56,8 @@ class Chaos:
     directory: Path
     servers: int = 3
     links: str = PROXY
+    program: list[str] = field(default_factory=lambda: ["-m", "fedsched"])
+    """What each server's interpreter runs."""
     resume_p99_s: float = checks.RESUME_P99_S
     resume_max_s: float = checks.RESUME_MAX_S
     progress: Callable[[str], None] = lambda _: None
@@ -65,7 +67,12 @@ class Chaos:
         (self.directory / "plan.json").write_text(self.plan.to_json())
         links = make_links(self.links, self.directory)
         try:
-            with running_region(self.directory, self.servers, extra=SERVER_EXTRA, route=links.route) as region:
+            with running_region(
+                self.directory, self.servers, extra=SERVER_EXTRA, route=links.route, start=False
+            ) as region:
+                for server in region.servers.values():
+                    server.program = self.program
+                region.start()
                 wait_leader(region, look)
                 report = self._storm(region, links)
         finally:

@@ -10,7 +10,7 @@ from tests.chaos.plan import draw_plan
 from tests.chaos.run import PROXY, Chaos
 
 SEED = 78
-"""Its minute holds kills and pauses of the leader, a leader cut off, one that is deaf, a flapping follower, and the death
+"""Its minute holds kills and pauses of the leader, a leader cut off, one that is deaf, a flapping follower, and the end
 of all servers at once."""
 
 

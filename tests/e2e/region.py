@@ -56,6 +56,8 @@ class Server:
     """Where this process reaches it; the agent itself listens on loopback in any case."""
     prefix: list[str] = field(default_factory=list)
     """Words before the command, such as those that enter a network namespace."""
+    program: list[str] = field(default_factory=lambda: ["-m", "fedsched"])
+    """What the interpreter runs: another one for servers with a planted bug."""
     process: subprocess.Popen[bytes] | None = None
     is_paused: bool = False
     starts: int = 0
@@ -129,7 +131,7 @@ class Server:
         self.starts += 1
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.prefix, sys.executable, "-m", "fedsched", "agent", "-config", str(self.config)],
+                [*self.prefix, sys.executable, *self.program, "agent", "-config", str(self.config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

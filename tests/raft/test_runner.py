@@ -262,6 +262,24 @@ def test_a_failing_disk_stops_the_server_and_nothing_is_acknowledged_after_it(tm
     tell(tmp_path, story)
 
 
+def test_a_store_whose_failure_is_still_on_its_way_ends_the_server_for_the_same_reason(tmp_path: Path) -> None:
+    async def story(region: MiniRegion) -> None:
+        leader = await region.leader()
+
+        def fail(*_: object) -> None:
+            raise StoreFailed("planted: no sync")
+
+        leader.runner.store.submit = fail  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown):
+            await leader.runner.propose(b"bad")
+        await leader.wait_stopped()
+
+        assert leader.failure is not None
+        assert "the log store failed: planted: no sync" in repr(leader.failure.split(RaftFailed)[0])  # type: ignore[attr-defined]
+
+    tell(tmp_path, story)
+
+
 def test_a_short_disk_refuses_ordinary_writes_and_takes_essential_ones(tmp_path: Path) -> None:
     async def story(region: MiniRegion) -> None:
         leader = await region.leader()

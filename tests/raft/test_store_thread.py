@@ -155,9 +155,9 @@ def test_a_failure_is_reported_once_and_nothing_completes_after_it(store: SlowSt
     assert bench.thread.close()
     assert bench.reports == [error]
     assert store.groups == []
-    with pytest.raises(StoreFailed, match="closed"):
+    with pytest.raises(StoreFailed, match="the disk is gone"):
         bench.thread.submit(write(4))
-    with pytest.raises(StoreFailed, match="closed"):
+    with pytest.raises(StoreFailed, match="the disk is gone"):
         bench.thread.run_exclusive(lambda store: None)
 
 
@@ -166,6 +166,8 @@ def test_an_error_in_a_job_is_a_failure_of_the_store(store: SlowStore, bench: Be
 
     (report,) = bench.wait_for_reports(1)
     assert isinstance(report, ZeroDivisionError)
+    with pytest.raises(StoreFailed, match="closed: it takes no more writes"):
+        bench.thread.submit(write(1))
 
 
 def test_a_job_runs_after_what_was_submitted_before_it_and_before_what_came_later(
