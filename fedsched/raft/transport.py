@@ -16,6 +16,7 @@ from typing import Final
 
 import trio
 
+from fedsched import __version__
 from fedsched.codec import cbor
 from fedsched.env.env import Env
 from fedsched.model.errors import FedschedError
@@ -38,6 +39,8 @@ REDIAL_S: Final = (0.05, 1.0)
 
 CALLERS_MAX: Final = 32
 """Servers that dialled us and may be dialled back without being in the config; far more than a region has."""
+
+BUILD_LENGTH_MAX: Final = 32
 
 _LENGTH = struct.Struct(">I")
 
@@ -172,6 +175,8 @@ class Transport:
         self._callers: dict[str, ServerInfo] = {}
         """Servers that dialled us, whether or not our config knows them: whoever asks for a vote gets an answer."""
         self._hearing: dict[str, trio.CancelScope] = {}
+        self.builds: dict[str, str] = {me.id: __version__}
+        """Version of each server that has dialled us, and our own."""
         self._links: dict[str, OutgoingLink] = {}
         self._nursery: trio.Nursery | None = None
         self.foreign_messages = 0
@@ -259,8 +264,10 @@ class Transport:
         if not packets:
             raise BadMessage("the connection closed before its hello")
         match cbor.loads(packets[0]):
-            case [int(protocol), str(cluster_id), str(to), str(server_id), str(name), str(address)]:
+            case [int(protocol), str(cluster_id), str(to), str(server_id), str(name), str(address), str(build)]:
                 caller = ServerInfo(server_id, name, address)
+                if len(self.builds) < CALLERS_MAX or server_id in self.builds:
+                    self.builds[server_id] = build[:BUILD_LENGTH_MAX]
                 why = await self._why_not(protocol, cluster_id, to)
             case other:
                 why = f"that is no hello: {str(other)[:60]}"
@@ -321,7 +328,7 @@ class PacketReader:
 
 async def say_hello(stream: trio.abc.Stream, cluster_id: str, me: ServerInfo, to: str) -> None:
     """Introduce ourselves to the server `to`; raises `LinkRefused` with its reason if it will not listen."""
-    await _send_packet(stream, cbor.dumps([PROTOCOL, cluster_id, to, me.id, me.name, me.address]))
+    await _send_packet(stream, cbor.dumps([PROTOCOL, cluster_id, to, me.id, me.name, me.address, __version__]))
     packets = await PacketReader(stream).receive(HELLO_BYTES_MAX, one=True)
     if not packets:
         raise trio.BrokenResourceError("closed during the hello")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fedsched import __version__
 from fedsched.model.region import MemberStatus, ServerMember
 from fedsched.raft.autopilot import LEFT
 from fedsched.raft.runner import RaftRunner
@@ -20,7 +19,6 @@ class Self:
     address: str
     region: str
     datacenter: str
-    version: str = __version__
 
 
 @dataclass(slots=True)
@@ -33,10 +31,6 @@ class Members:
 
     def say_goodbye(self, server_id: str) -> None:
         self.left[server_id] = LEFT
-
-    def version_of(self, server_id: str) -> str:
-        """Build of a server; only our own is known before servers gossip theirs."""
-        return self.me.version if server_id == self.me.id else ""
 
     def listed(self, raft: RaftRunner) -> tuple[ServerMember, ...]:
         """Everybody in the config, in the form that `server members` shows."""
@@ -55,7 +49,7 @@ class Members:
                 "rpc_addr": host,
                 "port": str(port),
                 "raft_vsn": "3",
-                "build": self.version_of(server.id) or self.me.version,
+                "build": raft.transport.builds.get(server.id, ""),
                 "leader": "true" if server.id == leader else "false",
                 "voter": "true" if raft.core.config.is_voter(server.id) else "false",
             }

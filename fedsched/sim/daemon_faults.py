@@ -180,6 +180,12 @@ class Faults:
 
         await self._ask_leader(hand_over, for_s)
 
+    async def _dance(self, host: Host, for_s: float) -> None:
+        with trio.move_on_after(2 * for_s):
+            while True:
+                await self._transfer(self._rng.choice(self._hosts), for_s)
+                await trio.sleep(0.4 * self._rng.random())
+
     async def _snapshot(self, host: Host, for_s: float) -> None:
         for each in self._hosts:
             if each.daemon is not None and self._rng.random() < 0.7:

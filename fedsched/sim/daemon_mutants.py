@@ -103,7 +103,11 @@ MUTANTS = (
     _mutant(
         "read_does_not_wait",
         "a read is answered before the state has reached its index",
-        (RUNNER, "        await self.wait_applied(index)\n        return index", "        return index"),
+        (
+            RUNNER,
+            "        index = await promise.wait()\n        await self.wait_applied(index)\n",
+            "        index = await promise.wait()\n",
+        ),
     ),
     _mutant(
         "applies_while_held",
@@ -114,6 +118,11 @@ MUTANTS = (
             "while self.applied < self._commit:",
         ),
         (APPLIER, "if self.applied >= self._commit or self._held:", "if self.applied >= self._commit:"),
+        (
+            APPLIER,
+            "        async with self._turn:\n            await load()\n            self.applied = index\n",
+            "        if index:\n            self.applied = index\n            await load()\n",
+        ),
     ),
     _mutant(
         "snapshot_while_held",
@@ -123,7 +132,7 @@ MUTANTS = (
     _mutant(
         "failed_disk_shrugged_off",
         "a failed write is forgotten instead of stopping the server",
-        (RUNNER, "        self._pending.clear()\n        self.fail(", "        self._pending.clear()\n        print("),
+        (RUNNER, "        self._pending.clear()\n        self.fail(", "        self._pending.clear()\n        _ = ("),
     ),
     _mutant(
         "dead_links_kept",

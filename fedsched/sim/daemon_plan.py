@@ -27,6 +27,7 @@ FAULTS = (
     "sync_error",
     "short_disk",
     "transfer",
+    "dance",
     "snapshot",
     "laggard",
     "restore",
@@ -34,7 +35,8 @@ FAULTS = (
     "cancel_calls",
 )
 """What may happen. `crash*`: the power goes, now and then together with the kernel that would have told the others.
-`stop`: an orderly end. `*_at`: at a moment that no clock would hit, inside some event of the server. `laggard`: one server is away while the others write and cut snapshots."""
+`stop`: an orderly end. `*_at`: at a moment that no clock would hit, inside some event of the server. `dance`: leadership
+changes hands again and again. `laggard`: one server is away while the others write and cut snapshots."""
 
 CHAOS_S = 14.0
 MEAN_GAP_S = 0.7
@@ -103,7 +105,7 @@ def draw(seed: int) -> DaemonOptions:
         window_bytes=rng.choice((1_000, 65_536)),
         thread_s=rng.choice((0.001, 0.05)),
         cpu_s=rng.choice((0.0, 0.004)),
-        closing_s=rng.choice((0.0, 0.0, 0.0, 0.2, 5.0)),
+        closing_s=rng.choice((0.0, 0.0, 0.2, 5.0)),
         snapshot_entries=rng.choice((5, 20, 1_000)),
         chaos_s=CHAOS_S,
         plan=tuple(_plan(stream(seed, "daemon-faults"), kinds)),

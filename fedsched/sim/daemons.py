@@ -32,6 +32,7 @@ LEADER_S = 15.0
 """After the last fault: dead links are noticed after 5 s, an election or two take 2 s each."""
 AGREED_S = 15.0
 END_S = 20.0
+READS_MAX = 5
 STEPS_MAX = 400_000
 """Turns without any progress of time: somebody spins."""
 EVENTS_SHOWN = 60
@@ -171,9 +172,12 @@ class _Run(trio.abc.Instrument):
         if leader is None or not await client.write("put", "k0"):
             raise Broken("region serves", "a write failed after all had agreed")
         for info in leader.running.runner.core.config.servers:
-            with trio.fail_after(AGREED_S):
-                while not await client.read("k0", info.id):
-                    await trio.sleep(0.1)
+            for _ in range(READS_MAX):
+                if await client.read("k0", info.id):
+                    break
+                await trio.sleep(1.0)
+            else:
+                raise Broken("region serves", f"{info.id} answers no read after all had agreed", info.id)
 
     async def _stop(self, region: Region, nursery: trio.Nursery) -> None:
         for host in region.hosts.values():

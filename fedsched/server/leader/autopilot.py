@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import trio
@@ -14,7 +15,6 @@ from fedsched.server.members import Members
 from fedsched.telemetry.log import Logger
 
 REVIEW_S: Final = 1.0
-NS: Final = 1_000_000_000
 
 
 class AutopilotService:
@@ -45,7 +45,7 @@ class AutopilotService:
     def health(self) -> RegionHealth:
         """The server set at this moment, in the form operators know."""
         _, report = self._core.review(trio.current_time(), self._raft.core.status(), self._seen())
-        return _as_record(report, self._members)
+        return _as_record(report, self._raft.transport.builds)
 
     def _seen(self) -> dict[str, Member]:
         """Whom we have a link to is alive. Silence is not death: that is for gossip to say, and for operators.
@@ -64,7 +64,7 @@ class AutopilotService:
         return seen
 
 
-def _as_record(report: HealthReport, members: Members) -> RegionHealth:
+def _as_record(report: HealthReport, builds: Mapping[str, str]) -> RegionHealth:
     statuses = {ALIVE: MemberStatus.ALIVE, UNKNOWN: MemberStatus.NONE}
     return RegionHealth(
         healthy=report.is_healthy,
@@ -77,7 +77,7 @@ def _as_record(report: HealthReport, members: Members) -> RegionHealth:
                 name=server.name,
                 address=server.address,
                 serf_status=statuses.get(server.gossip, MemberStatus.LEFT),
-                version=members.version_of(server.id),
+                version=builds.get(server.id, ""),
                 leader=server.is_leader,
                 last_index=server.last_index,
                 last_contact_s=server.last_contact_s,
