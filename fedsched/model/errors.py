@@ -1,7 +1,8 @@
 """The one family of errors that an operator can act on.
 
 Refusals and weather are `FedschedError`s: they have a stable `code` that travels over every wire, an HTTP status for
-the gateway, and a `hint` that says what to try next. Broken promises are not: those are assertions, and stop the server.
+the gateway, and a `hint` that says what to try next. Broken promises are not: those are assertions, and stop the
+server.
 """
 
 from __future__ import annotations

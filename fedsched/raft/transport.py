@@ -183,12 +183,15 @@ class Transport:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the outgoing links until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            for link in self._links.values():
-                nursery.start_soon(link.run)
-            task_status.started()
-            await trio.sleep_forever()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                for link in self._links.values():
+                    nursery.start_soon(link.run)
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None  # whoever is still being greeted gets no link back any more
 
     def set_peers(self, servers: Iterable[ServerInfo]) -> None:
         """Keep a link to each of these (but ourselves), and to whoever else talks to us."""

@@ -29,6 +29,7 @@ from fedsched.rpc.context import ReplyMeta, RequestID
 from fedsched.rpc.method import Method, RunsAt
 from fedsched.rpc.relay import RunsInCircles, relay
 from fedsched.rpc.server_side import CallContext, ServeHere
+from fedsched.server.identity import check_allowed
 from fedsched.server.peers import PeerLinks
 from fedsched.server.waits import Look, Looked, StateWaits
 from fedsched.telemetry.log import Logger
@@ -106,6 +107,7 @@ class Dispatch:
 
     async def __call__(self, context: CallContext, request: Body[Any], serve_here: ServeHere) -> Answer:
         method, meta = context.method, context.meta
+        check_allowed(context)
         if meta.region not in ("", self._region):
             raise UnknownRegion(
                 f"no route to region {meta.region!r}", hint=f"this server knows only its own region, {self._region!r}"

@@ -14,12 +14,14 @@ import trio
 
 from fedsched.model.errors import FedschedError
 from fedsched.rpc.server_side import CallServer
+from fedsched.server.identity import SERVER, Identity, NotAllowed, identify
 from fedsched.server.peers import SERVER_LIMITS
 from fedsched.server.tls import TlsContexts
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry, counter, gauge
 from fedsched.wire.carrier import CarrierClosed
 from fedsched.wire.errors import ProtocolViolation
+from fedsched.wire.frames import Hello
 from fedsched.wire.limits import ByteBudget
 from fedsched.wire.link import Link
 from fedsched.wire.stream import Preamble, StreamCarrier, read_preamble
@@ -86,6 +88,7 @@ class ServerDoor:
     async def _serve(self, socket_stream: trio.SocketStream) -> None:
         peer = _name(socket_stream)
         stream: trio.abc.Stream = socket_stream
+        certificate = None
         with trio.fail_after(self._handshake_s):
             if self._tls is not None:
                 tls_stream = trio.SSLStream(socket_stream, self._tls.listening, server_side=True)
@@ -94,13 +97,28 @@ class ServerDoor:
                 except trio.BrokenResourceError as error:
                     raise CarrierClosed(f"no TLS with us: {error.__cause__ or error}") from error
                 stream = tls_stream
+                certificate = tls_stream.getpeercert()
             preamble = await read_preamble(stream)
+        identity = identify(certificate, self._tls)
+
+        async def admit(hello: Hello) -> Identity:
+            return identity
+
         match preamble:
             case Preamble.RAFT:
+                if identity != SERVER:
+                    raise NotAllowed(f"{peer} shows no server's certificate and may not speak Raft")
                 await self._raft(stream)
             case Preamble.CALLS:
                 carrier = StreamCarrier(stream, peer)
-                link = Link(carrier, is_opener=False, handler=self._calls, limits=SERVER_LIMITS, budget=self._budget)
+                link = Link(
+                    carrier,
+                    is_opener=False,
+                    handler=self._calls,
+                    authenticate=admit,
+                    limits=SERVER_LIMITS,
+                    budget=self._budget,
+                )
                 closed = await link.run()
                 if closed.code == ProtocolViolation.code:
                     self._refused.add()

@@ -38,6 +38,7 @@ from fedsched.server.endpoints.job import JobEndpoint
 from fedsched.server.endpoints.raft import RaftEndpoint
 from fedsched.server.endpoints.server import ServerEndpoint
 from fedsched.server.endpoints.snapshot import SnapshotEndpoint
+from fedsched.server.identity import SERVER
 from fedsched.server.joining import Joining
 from fedsched.server.leader.autopilot import AutopilotService
 from fedsched.server.leader.office import LeaderService, hold_office
@@ -112,7 +113,7 @@ class Server:
         """Leave the region for good; the others carry on with one voter less."""
         try:
             with trio.move_on_after(HAND_OVER_S):
-                await LocalCaller(self.calls).call(SERVER_LEAVE, ServerLeaveRequest(id=self.me.id))
+                await LocalCaller(self.calls, identity=SERVER).call(SERVER_LEAVE, ServerLeaveRequest(id=self.me.id))
         except FedschedError as refused:
             self._log.warn("not_left", why=str(refused))
 

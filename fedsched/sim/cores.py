@@ -260,11 +260,11 @@ class SimServer:
             core = self.core
 
     def _perform(self, effects: Effects) -> None:
-        self._watcher.took(self, effects)
         if effects.fatal:
             self._watcher.fatal(self, effects.fatal)
             self.crash()
             raise _Died
+        self._watcher.took(self, effects)
         if effects.role is not None:
             role = effects.role
             self._world.trace.remark(self._world.now, self.id, f"{role.role} term {role.term} leader {role.leader}")

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import trio
 
-from fedsched.env.env import Chance
-from fedsched.env.ids import uuid_text
 from fedsched.model.errors import FedschedError
 from fedsched.raft.assemble import load_snapshot, make_runner
 from fedsched.raft.compaction import CompactionSettings
 from fedsched.raft.errors import OutcomeUnknown, ProposalLost
 from fedsched.raft.membership import ServerInfo, first_config
-from fedsched.raft.messages import SnapshotMeta, SnapshotOffer
+from fedsched.raft.messages import Message, SnapshotMeta, SnapshotOffer
 from fedsched.raft.runner import Office, RaftFailed, RaftRunner, RunnerSettings
 from fedsched.raft.settings import CoreSettings
-from fedsched.raft.wire import decode_message
+from fedsched.raft.storage import StoreFailed
 from fedsched.sim.daemon_book import Book
+from fedsched.sim.daemon_env import DaemonEnv, LogToBook
+from fedsched.sim.daemon_links import PacketTap, Pieces
 from fedsched.sim.daemon_machine import DaemonMachine
 from fedsched.sim.daemon_plan import DaemonOptions
 from fedsched.sim.machine import Command
@@ -59,7 +59,7 @@ class Region:
         """Where daemons and disks live: nothing here belongs to another daemon."""
         self.net = VirtualNet(options, stream(options.seed, "daemon-net"), book.counts)
         self.hub = Hub(wall=trio.current_time)
-        self.hub.configure(level="debug", sink=_ToBook(book))
+        self.hub.configure(level="debug", sink=LogToBook(book))
         names = [f"s{number}" for number in range(1, options.servers + options.spares + 1)]
         self.infos = {name: ServerInfo(name, name, name) for name in names}
         self.founders = tuple(self.infos[name] for name in names[: options.servers])
@@ -136,7 +136,6 @@ class Daemon:
         self.scope = trio.CancelScope()
         self.has_ended = trio.Event()
         self.is_dead = False
-        self.failure: RaftFailed | None = None
         self.is_accepting = False
         self.connections = 0
         """Connections that others have opened to this daemon."""
@@ -199,9 +198,8 @@ class Daemon:
         except* Gone:
             if not self.is_dead:
                 raise
-        except* RaftFailed as group:
-            self.failure = cast(RaftFailed, _first(group))
-            if PLANNED_FAILURE not in str(self.failure):
+        except* (RaftFailed, StoreFailed) as group:
+            if group.split(_is_planned)[1] is not None:
                 raise
             self.region.book.counts["sync errors"] += 1
         finally:
@@ -353,8 +351,12 @@ class Daemon:
 
     async def _dial(self, peer: ServerInfo) -> trio.abc.Stream:
         ours = await self._connect(peer.id, lambda daemon, stream: daemon._serve(stream))
-        ours.tap = _Tap(self)
+        ours.tap = PacketTap(self._sending)
         return ours
+
+    def _sending(self, message: Message) -> None:
+        if not self.is_dead:
+            self.region.book.sending(message, self.host.disk.log)
 
     async def _connect(self, to: str, serve: Callable[[Daemon, VirtualStream], Awaitable[None]]) -> VirtualStream:
         await self.region.net.knock(self.name, to)
@@ -410,90 +412,6 @@ class Daemon:
             await trio.aclose_forcefully(stream)
 
 
-class Pieces:
-    """What arrives on a stream until it ends."""
-
-    def __init__(self, stream: VirtualStream) -> None:
-        self._stream = stream
-
-    def __aiter__(self) -> Pieces:
-        return self
-
-    async def __anext__(self) -> bytes:
-        data = await self._stream.receive_some()
-        if not data:
-            raise StopAsyncIteration
-        return data
-
-
-class DaemonEnv:
-    """Time and chance of one life."""
-
-    def __init__(self, options: DaemonOptions, name: str, life: int) -> None:
-        self._options = options
-        self._prefix = f"env-{name}-{life}"
-        self._dice: dict[str, Chance] = {}
-        self._cpu = stream(options.seed, f"{self._prefix}-cpu")
-        self._spent_s = 0.0
-
-    def now(self) -> float:
-        """Looking at the clock costs time, which is how slices of work come to an end here."""
-        self._spent_s += self._options.cpu_s * self._cpu.random()
-        return trio.current_time() + self._spent_s
-
-    def wall(self) -> float:
-        return trio.current_time()
-
-    def rng(self, stream_name: str) -> Chance:
-        dice = self._dice.get(stream_name)
-        if dice is None:
-            dice = self._dice[stream_name] = stream(self._options.seed, f"{self._prefix}-{stream_name}")
-        return dice
-
-    def new_id(self) -> str:
-        return uuid_text(self.rng("ids").randbytes(16))
-
-
-class _Tap:
-    """Reads along what a daemon sends to a peer."""
-
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
-        self._buffer = bytearray()
-        self._has_greeted = False
-
-    def __call__(self, data: bytes) -> None:
-        buffer = self._buffer
-        buffer += data
-        while len(buffer) >= 4 and len(buffer) >= 4 + (size := int.from_bytes(buffer[:4], "big")):
-            packet = bytes(buffer[4 : 4 + size])
-            del buffer[: 4 + size]
-            if self._has_greeted:
-                _, message = decode_message(packet)
-                if not self._daemon.is_dead:
-                    self._daemon.region.book.sending(message, self._daemon.host.disk.log)
-            self._has_greeted = True
-
-
-class _ToBook:
-    """The daemons' own log lines, as part of the story."""
-
-    def __init__(self, book: Book) -> None:
-        self._book = book
-
-    def write(self, event: Any) -> None:
-        fields = {name: value for name, value in event.fields.items() if name != "server"}
-        self._book.note(event.fields["server"], "log", f"{event.name} {fields}")
-        self._book.counts[event.name] += 1
-        if event.name == "raft_failed" and PLANNED_FAILURE not in event.fields["why"]:
-            raise Broken("no false alarm", f"{event.fields['why']}", event.fields["server"])
-
-    def close(self) -> None:
-        """Nothing to let go of."""
-
-
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def _is_planned(error: BaseException) -> bool:
+    """The disk failed as it was told to; the store says so to whoever comes after the failure, too."""
+    return PLANNED_FAILURE in str(error)

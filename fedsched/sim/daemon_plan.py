@@ -35,8 +35,8 @@ FAULTS = (
     "cancel_calls",
 )
 """What may happen. `crash*`: the power goes, now and then together with the kernel that would have told the others.
-`stop`: an orderly end. `*_at`: at a moment that no clock would hit, inside some event of the server. `dance`: leadership
-changes hands again and again. `laggard`: one server is away while the others write and cut snapshots."""
+`stop`: an orderly end. `*_at`: at a moment that no clock would hit, inside some event of the server. `dance`: one after
+the other leads. `laggard`: one server is away while the others write and cut snapshots."""
 
 CHAOS_S = 14.0
 MEAN_GAP_S = 0.7

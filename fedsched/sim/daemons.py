@@ -32,6 +32,7 @@ LEADER_S = 15.0
 """After the last fault: dead links are noticed after 5 s, an election or two take 2 s each."""
 AGREED_S = 15.0
 END_S = 20.0
+LOOK_S = 0.05
 READS_MAX = 5
 STEPS_MAX = 400_000
 """Turns without any progress of time: somebody spins."""
@@ -122,10 +123,7 @@ class _Run(trio.abc.Instrument):
                 await Faults(region).run()
                 await self._has_leader(region)
                 enough.set()
-                with trio.move_on_after(END_S) as patience:
-                    while users.child_tasks:
-                        await trio.sleep(0.1)
-                if patience.cancelled_caught:
+                if not await _becomes(lambda: not users.child_tasks, END_S):
                     raise Broken("calls end", f"{len(users.child_tasks)} clients still wait {END_S} s after the faults")
             await self._agrees(region)
             await self._serves(region, clients[0])
@@ -134,23 +132,20 @@ class _Run(trio.abc.Instrument):
 
     async def _has_leader(self, region: Region) -> None:
         """Faults have ended: before long somebody is in office."""
-        with trio.move_on_after(LEADER_S):
-            while True:
-                for host in region.hosts.values():
-                    host.start()
-                leader = region.leader()
-                if leader is not None and leader.running.runner.is_established:
-                    return
-                await trio.sleep(0.1)
-        raise Broken("a leader is found", f"nobody is in office {LEADER_S} s after the last fault")
+
+        def is_led() -> bool:
+            for host in region.hosts.values():
+                host.start()
+            leader = region.leader()
+            return leader is not None and leader.running.runner.is_established
+
+        if not await _becomes(is_led, LEADER_S):
+            raise Broken("a leader is found", f"nobody is in office {LEADER_S} s after the last fault")
 
     async def _agrees(self, region: Region) -> None:
         """Nobody asks for anything any more: all members reach one state, and nothing is left open."""
-        with trio.move_on_after(AGREED_S):
-            while why := self._difference(region):
-                await trio.sleep(0.03)
-            return
-        raise Broken("all agree", f"{AGREED_S} s after the last request: {why}")
+        if not await _becomes(lambda: not self._difference(region), AGREED_S):
+            raise Broken("all agree", f"{AGREED_S} s after the last request: {self._difference(region)}")
 
     def _difference(self, region: Region) -> str:
         leader = region.leader()
@@ -182,12 +177,19 @@ class _Run(trio.abc.Instrument):
     async def _stop(self, region: Region, nursery: trio.Nursery) -> None:
         for host in region.hosts.values():
             await host.stop()
-        with trio.move_on_after(END_S):
-            while nursery.child_tasks:
-                await trio.sleep(0.1)
-            return
-        names = sorted(task.name for task in nursery.child_tasks)
-        raise Broken("no child left", f"after everybody was stopped: {', '.join(names)}")
+        if not await _becomes(lambda: not nursery.child_tasks, END_S):
+            names = sorted(task.name for task in nursery.child_tasks)
+            raise Broken("no child left", f"after everybody was stopped: {', '.join(names)}")
+
+
+async def _becomes(is_so: Callable[[], bool], within_s: float) -> bool:
+    """Whether it becomes so in this much virtual time. Nobody announces it, so we look often."""
+    stop_at = trio.current_time() + within_s
+    while not is_so():
+        if trio.current_time() > stop_at:
+            return False
+        await trio.sleep(LOOK_S)
+    return True
 
 
 def _differs(daemon: Daemon, model: Daemon) -> str:

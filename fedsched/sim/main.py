@@ -20,11 +20,13 @@ from pathlib import Path
 import msgspec
 
 from fedsched.sim import batch
-from fedsched.sim.hunt import Catch
+from fedsched.sim.hunt import SCENARIO_SEEDS, Catch
 from fedsched.sim.mutant_list import MUTANTS
 from fedsched.sim.options import Options, draw_options, load, save
 from fedsched.sim.report import Tally, failure_text
 from fedsched.sim.runner import Result, Run
+from fedsched.sim.scenarios import BY_NAME as SCENARIOS_BY_NAME
+from fedsched.sim.scenarios import SCENARIOS
 from fedsched.sim.shrink import save as save_case
 from fedsched.sim.shrink import shrink
 
@@ -55,6 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     twice = commands.add_parser("twice", help="run seeds twice and compare")
     _seed_arguments(twice)
     twice.set_defaults(handler=_twice)
+
+    scenarios = commands.add_parser("scenarios", help="run the hand-written schedules")
+    scenarios.add_argument("names", nargs="*", help="only these")
+    scenarios.add_argument("--trace", action="store_true", help="show every event")
+    scenarios.set_defaults(handler=_scenarios)
 
     mutants = commands.add_parser("mutants", help="plant every known bug and catch it")
     mutants.add_argument("names", nargs="*", help="only these")
@@ -152,6 +159,20 @@ def _twice(arguments: argparse.Namespace) -> int:
                 return 1
     print(tally.text())
     print(f"{len(seeds)} seeds gave the same trace twice")
+    return 1 if tally.failed else 0
+
+
+def _scenarios(arguments: argparse.Namespace) -> int:
+    tally = Tally()
+    for name in arguments.names or [scenario.name for scenario in SCENARIOS]:
+        scenario = SCENARIOS_BY_NAME[name]
+        for seed in range(SCENARIO_SEEDS):
+            run = Run(seed, scenario.options, scenario.schedule, echo=print if arguments.trace else None)
+            result = run.go()
+            tally.add(result)
+            if result.failure is not None:
+                print(failure_text(result, scenario.options, f"python -m fedsched.sim scenarios --trace {name}"))
+    print(tally.text())
     return 1 if tally.failed else 0
 
 

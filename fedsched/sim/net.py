@@ -148,5 +148,7 @@ class Network:
         self._heals += 1
         self._drop = self._duplicate = self._reorder = self._far_delay = 0.0
         for sender, to in sorted(self._links):
-            self.link(sender, to).cuts = 0
+            link = self.link(sender, to)
+            self.reset(sender, to, survivors=0)  # what hangs in a bad link is lost with the old connection
+            link.last_at = link.cuts = 0
             self.unclog(sender, to)

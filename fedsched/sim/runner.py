@@ -181,7 +181,8 @@ class Run:
         """With a settled majority, one server that cannot hear or be heard must not unseat the leader."""
         world, region = self.world, self.region
         unit_us = self.options.election_us
-        self._pass_us(unit_us)
+        self._pass_us(unit_us)  # until nothing that was sent before healing is under way
+        self._settle(needs_users=False)
         before = region.leader()
         term = before.core.term if before is not None and before.core is not None else 0
         self._pass_us(CALM_TIMEOUTS * unit_us)

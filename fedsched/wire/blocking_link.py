@@ -27,6 +27,8 @@ from fedsched.wire.tls import TlsOptions
 RPC_PATH = "/v1/rpc"
 MESSAGE_BYTES = 256 * 1024
 CONNECT_S = 10.0
+LOOK_S = 0.001
+"""Long enough to see what lies in the socket's buffer."""
 WRITE_S = 10.0
 """An agent that takes nothing for this long is gone; a write given up half way ends the link."""
 
@@ -76,7 +78,7 @@ class BlockingLink:
         if wait_s == math.inf:
             return  # the link is over, and the call with it
         try:
-            self._carrier.set_timeout(max(wait_s, 0.001))
+            self._carrier.set_timeout(max(wait_s, LOOK_S))
             messages, size = unpack(message := self._carrier.receive(), core.inbound_max)
             if not messages or size != len(message):
                 raise ProtocolViolation("a message that is no row of frames")
@@ -92,6 +94,8 @@ class BlockingLink:
         now = time.monotonic()
         for frame in messages:
             self._take(core.receive(frame, now))
+        if now >= core.wake_at():
+            self._take(core.wake(now))
 
     def flush(self) -> None:
         """Write what is pending."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,13 +69,30 @@ def test_one_way_cut_between_namespaces_silences_and_healing_restores(tmp_path: 
 @pytest.mark.skipif(bool(PROBLEM), reason=f"no network namespaces here: {PROBLEM}")
 def test_the_harness_reaches_the_ports_of_a_housed_server(tmp_path: Path) -> None:
     links = NamespaceLinks(tmp_path)
+    echo = None
     try:
         server = a_server("a", tmp_path)
         links.house(server)
-        socket.create_connection((server.host, server.http_port), 5).close()
+        echo = subprocess.Popen([*server.prefix, sys.executable, "-c", ECHO, str(server.http_port)])
+        deadline = time.monotonic() + 20
+        while not _echoes(server):
+            assert time.monotonic() < deadline
         assert links.statistics()["bytes_dropped"] == 0
     finally:
+        if echo is not None:
+            echo.kill()
+            echo.wait()
         links.close()
+
+
+def _echoes(server: Server) -> bool:
+    """False while nobody listens behind the relay, which then resets what it has accepted."""
+    try:
+        with socket.create_connection((server.host, server.http_port), 5) as connection:
+            connection.sendall(b"hello")
+            return connection.recv(100) == b"hello"
+    except ConnectionError:
+        return False
 
 
 def test_the_probe_says_what_is_missing_or_nothing() -> None:

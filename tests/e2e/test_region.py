@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -199,10 +200,10 @@ def test_random_bytes_on_every_port_leave_the_region_unaffected(region: Region) 
     memory = {name: resident_mib(server.pid) for name, server in region.servers.items()}
     chance = Random(7)
 
+    ports = [port for server in region.servers.values() for port in (server.http_port, server.rpc_port)]
     for number in range(4):
-        for server in region.servers.values():
-            for port in (server.http_port, server.rpc_port):
-                pour_garbage(HOST, port, chance)
+        with ThreadPoolExecutor(len(ports)) as pool:
+            list(pool.map(lambda port: pour_garbage(HOST, port, Random(chance.random())), ports))
         with Caller(region.servers[leader]) as caller:
             caller.register("amid", f"noise {number}")
             assert caller.get("amid").value == f"noise {number}"

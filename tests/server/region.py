@@ -29,6 +29,7 @@ from fedsched.rpc.context import CallMeta, RequestID
 from fedsched.rpc.method import Empty
 from fedsched.rpc.methods.job import JOB_GET, JOB_REGISTER, JobRegisterRequest, JobRequest, JobWriteReply
 from fedsched.rpc.methods.raft import RAFT_LIST_PEERS
+from fedsched.server.identity import SERVER
 from fedsched.server.server import Server
 from fedsched.server.settings import ServerOptions
 from fedsched.telemetry.log import Event, Hub
@@ -127,7 +128,7 @@ class Member:
 
     @property
     def caller(self) -> LocalCaller:
-        return LocalCaller(self.server.calls)
+        return LocalCaller(self.server.calls, identity=SERVER)
 
     async def call(self, method: Any, request: Any = None, **meta: Any) -> Any:
         """Ask this server; the reply alone."""

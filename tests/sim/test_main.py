@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fedsched.raft.following import Following
@@ -111,8 +112,6 @@ def test_a_trace_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def _as_seed_20(results: list[object]) -> list[object]:
-    import msgspec
-
     return [msgspec.structs.replace(result, seed=20) for result in results]
 
 
@@ -121,6 +120,18 @@ def test_a_failure_in_either_run_of_two_fails(monkeypatch: pytest.MonkeyPatch, b
     monkeypatch.setattr(cli.batch, "run_elsewhere", lambda *args, **kwargs: [result])
 
     assert main(["twice", "20"]) == 1
+
+
+def test_scenarios_can_be_run_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scenarios", "overwritten_and_back"]) == 0
+
+    assert "stored_in_old_term" in capsys.readouterr().out
+
+
+def test_a_scenario_that_fails_says_how_to_see_it(broken: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scenarios"]) == 1
+
+    assert "python -m fedsched.sim scenarios --trace overwritten_and_back" in capsys.readouterr().out
 
 
 def test_shrinking_keeps_what_it_found(broken: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

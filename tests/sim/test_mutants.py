@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from fedsched.raft.core import RaftCore
+from fedsched.sim import hunt as hunting
 from fedsched.sim.hunt import Catch
 from fedsched.sim.mutant_list import BY_NAME, EMPTY_PROBES, MUTANTS
 from fedsched.sim.mutants import Mutant, Patch, PatchFailed, patched_source, plant
 from fedsched.sim.options import THEMES
+from fedsched.sim.scenarios import SCENARIOS
 
 QUICK = {
     "forget_vote_on_step_down": "promises_kept",
@@ -88,3 +93,41 @@ def test_the_change_that_some_mutants_build_on_is_no_bug_by_itself() -> None:
     done = subprocess.run([sys.executable, "-c", PLANT_AND_RUN], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
+
+
+def test_a_hunt_that_finds_nothing_says_so_and_one_that_does_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    harmless = Mutant("harmless", "", (), theme="reads")
+
+    catch = hunting.hunt(harmless, seeds_max=1)
+
+    assert (catch.invariant, catch.runs) == ("", 1 + hunting.SCENARIO_SEEDS * len(SCENARIOS))
+    monkeypatch.setattr(RaftCore, "tick", lambda self: None)
+    assert hunting.hunt(harmless, seeds_max=1).invariant == "liveness"
+    monkeypatch.setattr(hunting, "SCENARIO_SEEDS", 0)
+    assert hunting.hunt(harmless, seeds_max=1).where.startswith("seed ")
+
+
+def test_the_hunt_command_plants_and_hunts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    planted: list[Mutant] = []
+    monkeypatch.setattr(hunting, "plant", planted.append)
+    monkeypatch.setattr(hunting, "SCENARIO_SEEDS", 0)
+
+    assert hunting.main(["vote_before_sync", "--seeds", "0"]) == 1
+
+    assert planted == [BY_NAME["vote_before_sync"]]
+    assert msgspec.json.decode(capsys.readouterr().out, type=Catch).name == "vote_before_sync"
+
+
+def test_a_planted_module_is_the_patched_one_and_is_never_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "innocent_module.py").write_text("ANSWER = 'true'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+
+    plant(Mutant("lie", "", (Patch("innocent_module", "'true'", "'false'"),)))
+    module = importlib.import_module("innocent_module")
+    sys.modules.pop("innocent_module")
+
+    assert module.ANSWER == "false"
+    assert not (tmp_path / "__pycache__").exists()

@@ -8,6 +8,7 @@ from fedsched.raft import rare
 from fedsched.raft.core import RaftCore
 from fedsched.raft.leading import Leading
 from fedsched.sim import runner
+from fedsched.sim.invariants import StateMachineSafety
 from fedsched.sim.machine import Outcome, RegisterMachine
 from fedsched.sim.options import JOB_STORE, STANDING, Options, changed, draw_options
 from fedsched.sim.runner import Run, run_seed
@@ -76,6 +77,25 @@ def test_a_state_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert failure is not None
     assert failure.invariant == "state_machine_safety"
+
+
+def test_the_cores_themselves_stop_the_one_server_whose_state_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StateMachineSafety, "_compare", lambda self, server, index: None)
+    run = Run(1, quiet(servers=3, burst_every_us=100_000, features=("burst",)))
+
+    def rot() -> None:
+        machine = run.region.servers["c"].machine
+        assert isinstance(machine, RegisterMachine)
+        machine._digest = b"rotten"
+
+    run.world.after(1_000_000, None, "rot", rot)
+    result = run.go()
+
+    assert result.failure is not None
+    assert result.failure.invariant == "core_alarm"
+    assert "what a majority has computed" in result.failure.what
+    assert result.failure.servers == ("c",)
+    assert "digest_minority" in result.marks
 
 
 def test_a_core_that_stops_itself_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import trio
@@ -45,7 +44,7 @@ class AutopilotService:
     def health(self) -> RegionHealth:
         """The server set at this moment, in the form operators know."""
         _, report = self._core.review(trio.current_time(), self._raft.core.status(), self._seen())
-        return _as_record(report, self._raft.transport.builds)
+        return _as_record(report, self._raft)
 
     def _seen(self) -> dict[str, Member]:
         """Whom we have a link to is alive. Silence is not death: that is for gossip to say, and for operators.
@@ -64,7 +63,8 @@ class AutopilotService:
         return seen
 
 
-def _as_record(report: HealthReport, builds: Mapping[str, str]) -> RegionHealth:
+def _as_record(report: HealthReport, raft: RaftRunner) -> RegionHealth:
+    log, builds = raft.core.log, raft.transport.builds
     statuses = {ALIVE: MemberStatus.ALIVE, UNKNOWN: MemberStatus.NONE}
     return RegionHealth(
         healthy=report.is_healthy,
@@ -79,6 +79,7 @@ def _as_record(report: HealthReport, builds: Mapping[str, str]) -> RegionHealth:
                 serf_status=statuses.get(server.gossip, MemberStatus.LEFT),
                 version=builds.get(server.id, ""),
                 leader=server.is_leader,
+                last_term=log.term(server.last_index) or 0,
                 last_index=server.last_index,
                 last_contact_s=server.last_contact_s,
                 healthy=server.is_healthy,

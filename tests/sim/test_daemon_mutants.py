@@ -1,0 +1,58 @@
+"""The planted bugs of runners: every patch fits, and the simulation of daemons catches every one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from fedsched.sim import daemon_mutants
+from fedsched.sim.daemon_mutants import MUTANTS
+from fedsched.sim.mutants import Mutant, patched_source
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_patch_fits_the_source_and_changes_it(mutant: Mutant) -> None:
+    for module in sorted({patch.module for patch in mutant.patches}):
+        source = patched_source(module, mutant.patches)
+        compile(source, module, "exec")
+        assert source != patched_source(module, ())
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fedsched.sim.daemon_mutants", "--one", mutant.name], capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, f"{mutant.what}: {done.stdout}{done.stderr}"
+    assert f"{mutant.name}: caught by seed" in done.stdout
+
+
+def test_a_bug_that_survives_makes_the_command_fail(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon_mutants, "catch", lambda mutant, first, seeds: "")
+
+    assert daemon_mutants.main(["--one", MUTANTS[0].name]) == 1
+
+    assert "NOT CAUGHT" in capsys.readouterr().out
+
+
+def test_all_of_them_are_hunted_in_processes_of_their_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command[command.index("--one") + 1])
+        return subprocess.CompletedProcess(command, len(asked) == 2, "said so", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+    assert daemon_mutants.main([]) == 1
+
+    assert asked == [mutant.name for mutant in MUTANTS]
+    assert f"not caught: ['{MUTANTS[1].name}']" in capsys.readouterr().out
