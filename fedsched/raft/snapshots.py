@@ -169,17 +169,22 @@ class SnapshotStore:
 
     def _publish(self, temporary: Path, meta: SnapshotMeta) -> None:
         """Make a whole, synced file visible, durably; then let go of the oldest ones."""
-        temporary.rename(self._path(meta.id))
+        published = self._path(meta.id)
+        if self._by_arrival:
+            os.utime(temporary)  # it may have lain here for long, all fetched but never finished
+        temporary.rename(published)
         self._sync_directory()
-        for path in self._superfluous():
+        for path in self._superfluous(published):
             with suppress(FileNotFoundError):
                 path.unlink()
         self._sync_directory()
 
-    def _superfluous(self) -> tuple[Path, ...]:
+    def _superfluous(self, published: Path) -> tuple[Path, ...]:
         paths = self._paths()
-        if self._by_arrival:
-            paths = tuple(sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True))
+        if (
+            self._by_arrival
+        ):  # clocks are coarse, and may be set back: what has just come is the newest whatever they say
+            paths = tuple(sorted(paths, key=lambda path: (path == published, path.stat().st_mtime_ns), reverse=True))
         return paths[self._keep :]
 
     def _sync_directory(self) -> None:

@@ -89,15 +89,18 @@ class Faults:
         await self._spring(self._leader_or(host), for_s, Daemon.stop)
 
     async def _spring(self, host: Host, for_s: float, what: Callable[[Daemon], None]) -> None:
-        """Do something to a daemon in the middle of an event of its own, then start it again."""
-        book, wanted, left = self.region.book, self._rng.choice(MOMENTS), self._rng.randrange(1, 12)
-        daemon, has_sprung = host.daemon, trio.Event()
+        """Do something to a daemon in the middle of an event of its own, then start it again.
+
+        Now and then the disk has to be at work as well: what waits for it and what comes after it then meet the end.
+        """
+        book, wanted, left = self.region.book, self._rng.choice(MOMENTS), self._rng.choice((1, 1, 4, 9))
+        daemon, has_sprung, needs_sync = host.daemon, trio.Event(), self._rng.random() < 0.7
 
         def trap(server: str, kind: str) -> None:
             nonlocal left
             if kind == wanted and server == host.info.id and daemon is not None and host.daemon is daemon:
-                left -= 1
-                if not left:
+                left -= daemon.is_syncing or not needs_sync
+                if left <= 0:
                     book.trap = None
                     book.counts[f"struck at {wanted}"] += 1
                     what(daemon)
@@ -187,19 +190,26 @@ class Faults:
                 await trio.sleep(0.4 * self._rng.random())
 
     async def _snapshot(self, host: Host, for_s: float) -> None:
+        self._want_snapshots()
+
+    def _want_snapshots(self) -> None:
         for each in self._hosts:
             if each.daemon is not None and self._rng.random() < 0.7:
                 each.daemon.runner.snapshotter.want()
 
     async def _laggard(self, host: Host, for_s: float) -> None:
-        """Away for so long that the others have let the log go: only a snapshot brings it back."""
+        """Away for so long that the others have let the log go: only a snapshot brings it back.
+
+        Everybody keeps cutting snapshots of their own meanwhile, the one that takes another's in not excepted.
+        """
         host.crash(silently=False)
         for _ in range(3):
             await trio.sleep(for_s / 3)
-            for each in self._hosts:
-                if each.daemon is not None:
-                    each.daemon.runner.snapshotter.want()
+            self._want_snapshots()
         host.start()
+        for _ in range(10):
+            await trio.sleep(0.2 * self._rng.random())
+            self._want_snapshots()
 
     async def _restore(self, host: Host, for_s: float) -> None:
         """Spread a saved state to a quorum, then have the log replace the state by it."""

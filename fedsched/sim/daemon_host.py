@@ -188,6 +188,10 @@ class Daemon:
         )
         return self._store
 
+    @property
+    def is_syncing(self) -> bool:
+        return self._store.is_syncing
+
     # -------------------------------------------------------------------- life
 
     async def run(self) -> None:

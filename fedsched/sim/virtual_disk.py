@@ -127,6 +127,10 @@ class VirtualStore:
         self.is_started = False
         self.has_ended = trio.Event()
 
+    @property
+    def is_syncing(self) -> bool:
+        return bool(self._syncing)
+
     def start(self) -> None:
         self.is_started = True
         self._nursery.start_soon(self._run)

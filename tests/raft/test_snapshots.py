@@ -122,6 +122,15 @@ def test_two_are_kept_and_older_ones_go(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_where_arrival_counts_what_came_last_is_kept_whatever_its_index(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path, keep=2, by_arrival=True)
+    for place, index in enumerate((600, 500, 100, 50)):
+        meta = a_snapshot(store, index)
+        os.utime(tmp_path / f"{meta.id}.snapshot", ns=(place, place))
+
+    assert sorted(meta.index for meta in store.list()) == [50, 100]
+
+
 def test_a_reader_goes_on_while_its_snapshot_is_replaced(tmp_path: Path) -> None:
     store = a_store(tmp_path)
     first = a_snapshot(store, 1, b"a", b"b")

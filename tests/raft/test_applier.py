@@ -1,0 +1,100 @@
+"""Applying, and what may replace the state meanwhile: an installed snapshot, a restore."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from fedsched.raft.applier import Applier
+from fedsched.raft.core import RaftCore
+from fedsched.raft.entry import Entry, EntryKind
+from fedsched.raft.messages import HardState, Restored
+from fedsched.raft.settings import CoreSettings
+from tests.raft.mini import ListMachine
+from tests.raft.region import a_log
+
+RESTORE = Entry(3, 1, EntryKind.RESTORE, b"an image")
+
+
+class Bench:
+    """An applier over a log of two commands and a restore, all committed."""
+
+    def __init__(self, restore: Callable[[Entry], Awaitable[None]]) -> None:
+        entries = (*a_log([1, 1]), RESTORE)
+        core = RaftCore("1", Restored(HardState(1, None, 3), entries), CoreSettings(), lambda n: 0)
+        core.take_effects()
+        self.machine = ListMachine()
+        self.told: list[int] = []
+        self.applier = Applier(
+            core, self.machine, on_applied=self._on_applied, restore=restore, digest_every=100, clock=trio.current_time
+        )
+
+    def _on_applied(self, first: int, results: Sequence[tuple[int, object]]) -> None:
+        self.told.append(first + len(results) - 1)
+
+
+def tell(story: Callable[[Bench], Awaitable[None]], restore: Callable[[Entry], Awaitable[None]]) -> None:
+    async def main() -> None:
+        bench = Bench(restore)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(bench.applier.run)
+                bench.applier.commit_to(3)
+                await story(bench)
+                nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+async def nothing(*_: object) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def for_ever(*_: object) -> None:
+    await trio.sleep_forever()
+
+
+def test_entries_before_a_restore_are_applied_first() -> None:
+    async def story(bench: Bench) -> None:
+        await wait_all_tasks_blocked()
+        assert (bench.told, bench.applier.applied) == ([2, 3], 3)
+
+    tell(story, nothing)
+
+
+def test_a_restore_whose_image_nobody_has_gives_way_to_a_snapshot() -> None:
+    async def story(bench: Bench) -> None:
+        await wait_all_tasks_blocked()
+        assert bench.applier.applied == 2
+
+        bench.applier.hold()
+        await bench.applier.replace_state(3, nothing)
+
+        assert (bench.told, bench.applier.applied) == ([2, 3], 3)
+
+    tell(story, for_ever)
+
+
+def test_whoever_waits_for_the_state_to_settle_waits_for_every_new_one() -> None:
+    async def story(bench: Bench) -> None:
+        settled: list[int] = []
+
+        async def wait() -> None:
+            await bench.applier.wait_released()
+            settled.append(bench.applier.applied)
+
+        bench.applier.hold()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            bench.applier.hold()
+            await bench.applier.replace_state(2, nothing)
+            await wait_all_tasks_blocked()
+            assert settled == []
+            await bench.applier.replace_state(3, nothing)
+        assert settled == [3]
+        await bench.applier.wait_released()
+
+    tell(story, for_ever)
