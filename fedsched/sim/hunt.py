@@ -76,7 +76,7 @@ def hunt(mutant: Mutant, seeds_max: int) -> Catch:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m fedsched.sim.hunt", description=__doc__)
     parser.add_argument("name", choices=sorted(BY_NAME))
-    parser.add_argument("--seeds", type=int, default=300)
+    parser.add_argument("--seeds", type=int, default=600)
     arguments = parser.parse_args(argv)
     mutant = BY_NAME[arguments.name]
     plant(mutant)

@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
     mutants = commands.add_parser("mutants", help="plant every known bug and catch it")
     mutants.add_argument("names", nargs="*", help="only these")
-    mutants.add_argument("--seeds", type=int, default=300, help="budget for each")
+    mutants.add_argument("--seeds", type=int, default=600, help="budget for each")
     mutants.add_argument("--jobs", type=int, default=1)
     mutants.set_defaults(handler=_mutants)
 

@@ -286,6 +286,7 @@ MEMBERS = (
             "return _has_majority(config.voters, ids) and (not config.outgoing or _has_majority(config.outgoing, ids))",
             "return _has_majority(config.voters, ids)",
         ),
+        theme="membership",
     ),
     _mutant(
         "joint_commit_in_one_set",
@@ -320,11 +321,13 @@ MEMBERS = (
             "Office(self.server_id, self.term, self.log, self.settings,"
             " self.history.at(max(self.commit, 1))[0], self.now)",
         ),
+        theme="membership",
     ),
     _mutant(
         "config_survives_truncation",
         "a config stays in force though its entry was cut off",
         (GROUND, "        if self.history.truncate(first):\n", "        if first < 0:\n"),
+        theme="membership",
     ),
     _mutant(
         "snapshot_with_newest_config",
@@ -348,6 +351,7 @@ MEMBERS = (
             "        if not may_vote or not",
             "        if not may_vote or not self.config.is_voter(self.server_id) or not",
         ),
+        theme="membership",
     ),
     _mutant(
         "leaving_server_never_campaigns",
@@ -370,6 +374,7 @@ READS_AND_STATE = (
             "        if office.is_round_confirmed():\n            self._answer_round(office)\n        else:",
             "        if office.reads.is_round_out:\n            self._answer_round(office)\n        else:",
         ),
+        theme="reads",
     ),
     _mutant(
         "read_before_own_commit",
@@ -403,6 +408,7 @@ READS_AND_STATE = (
         "answer_to_an_older_question",
         "a follower gives a late answer to reads that came after the question",
         (READS, "        if question != self._question:\n            return []\n", ""),
+        theme="reads",
     ),
     _mutant(
         "request_ids_not_in_snapshot",
@@ -495,6 +501,7 @@ LIVENESS = (
             "term=self.term, ok=False, index=index))\n",
             "            self._dirty = True\n",
         ),
+        theme="divergence",
     ),
 )
 

@@ -146,13 +146,7 @@ class Run:
         region.heal()
         users.is_healed = True
         if self.options.standing:
-            self._settle(needs_users=False)
-            if region.stand(self.options.standing):
-                self._settle(needs_users=False)
-                self._stay_calm()
-                users.last_wishes()
-                self._settle()
-                region.unstand()
+            self._live_with_one_less(self.options.standing)
         users.last_wishes()
         self._settle()
         users.last_reads()
@@ -177,21 +171,31 @@ class Run:
             if has_led and (users.is_idle() or not needs_users) and not region.unsettled():
                 return
 
-    def _stay_calm(self) -> None:
-        """With a settled majority, one server that cannot hear or be heard must not unseat the leader."""
-        world, region = self.world, self.region
-        unit_us = self.options.election_us
-        self._pass_us(unit_us)  # until nothing that was sent before healing is under way
+    def _live_with_one_less(self, kind: str) -> None:
+        """Hold one server back and demand that the others go on, under a leader that it must not unseat."""
         self._settle(needs_users=False)
-        before = region.leader()
-        term = before.core.term if before is not None and before.core is not None else 0
-        self._pass_us(CALM_TIMEOUTS * unit_us)
-        after = region.leader()
-        if after is not before or after is None or after.core is None or after.core.term != term:
-            raise Broken(
-                "liveness", f"{self.options.standing} of one server unseats a leader that others hear (term {term})"
-            )
-        world.trace.remark(world.now, "", "stayed calm")
+        self._pass_us(self.options.election_us)  # until nothing that was sent before healing is under way
+        self._settle(needs_users=False)
+        if not self.region.stand(kind):
+            return
+        if kind.endswith("leader"):
+            self._settle(needs_users=False)
+        self._stay_calm(kind)
+        self.users.last_wishes()
+        self._settle()
+        self.region.unstand()
+
+    def _stay_calm(self, kind: str) -> None:
+        """Whoever leads now leads on, in the same term."""
+        before = self.region.leader()
+        assert before is not None
+        assert before.core is not None
+        term = before.core.term
+        self._pass_us(CALM_TIMEOUTS * self.options.election_us)
+        after = self.region.leader()
+        if after is not before or after.core is None or after.core.term != term:
+            what = f"one server is {kind}, and {before.id}, whom a quorum hears, no longer leads term {term}"
+            raise Broken("liveness", what, before.id)
 
     def _pass_us(self, time_us: int) -> None:
         until_us = self.world.now + time_us

@@ -101,5 +101,36 @@ SNAPSHOT_MEETS_MATCHING_LOG = Scenario(
     ("snapshot_over_matching_log",),
 )
 
-SCENARIOS = (OVERWRITTEN_AND_BACK, SNAPSHOT_MEETS_MATCHING_LOG)
+LONGER_BUT_OLDER = Scenario(
+    "longer_but_older",
+    "a leader that was cut off comes back with many entries that nobody has, asks for votes while the present leader is"
+    " down, and must not get any: the other log is shorter but of a newer term",
+    _options(servers=3),
+    [
+        _at(100, "leap", slot=A),
+        _cut(300, [A], 960),
+        _at(310, "burst", slot=A, count=6),
+        _at(815, "leap", slot=B),  # leads with C, and commits its first entry
+        _at(955, "crash", slot=B, down_us=1_500 * MS),
+        _at(1_470, "leap", slot=A),  # C has just given up on B
+    ],
+    ("truncate_conflict",),
+)
+
+LATE_REPLIES = Scenario(
+    "late_replies",
+    "replies to heartbeats of long ago reach a leader that was unseated without knowing it, while a read waits for its"
+    " round: they must not confirm it",
+    _options(servers=3),
+    [
+        _at(100, "leap", slot=A),
+        _at(300, "clog", slot=A, way="in", for_us=720 * MS),
+        _at(400, "one_way", slot=A, way="out", for_us=2_000 * MS),
+        _at(915, "leap", slot=B),  # leads with C, and commits its first entry
+        _at(1_000, "operation", client=0, op="get", key="k0", slot=A, size=0),
+    ],
+    (),
+)
+
+SCENARIOS = (OVERWRITTEN_AND_BACK, SNAPSHOT_MEETS_MATCHING_LOG, LONGER_BUT_OLDER, LATE_REPLIES)
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

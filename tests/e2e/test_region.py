@@ -174,10 +174,11 @@ def test_a_follower_cut_off_for_20000_entries_catches_up_while_writes_go_on(tmp_
             away = region.others(leader)[0]
             with Caller(region.servers[leader]) as caller:
                 began_at = caller.register("first", "value")
-                links.cut(both_ways(away, region.servers))
-                last = register_all(region.servers[leader], (f"job-{number % 200}" for number in range(20_000)))
-                assert last - began_at >= 20_000
-                links.heal()
+            links.cut(both_ways(away, region.servers))
+            last = register_all(region.servers[leader], (f"job-{number % 200}" for number in range(20_000)))
+            assert last - began_at >= 20_000
+            links.heal()
+            with Caller(region.servers[leader]) as caller:
                 term = views(region, look)[leader].term
                 deadline = time.monotonic() + 60
                 slowest = 0.0

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from fedsched.sim import daemon_mutants
+from fedsched.sim import daemon_mutants, daemons
 from fedsched.sim.daemon_mutants import MUTANTS
 from fedsched.sim.mutants import Mutant, patched_source
+from fedsched.sim.verdict import Broken
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -29,6 +30,18 @@ def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
 
     assert done.returncode == 0, f"{mutant.what}: {done.stdout}{done.stderr}"
     assert f"{mutant.name}: caught by seed" in done.stdout
+
+
+def test_seeds_are_run_until_one_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended:
+        def __init__(self, seed: int) -> None:
+            self.broken = Broken("one office", "planted") if seed == 7 else None
+
+    monkeypatch.setattr(daemon_mutants, "plant", lambda mutant: None)
+    monkeypatch.setattr(daemons, "run_seed", Ended)
+
+    assert daemon_mutants.catch(MUTANTS[0], 5, 10) == "seed 7: one office: planted"
+    assert daemon_mutants.catch(MUTANTS[0], 8, 10) == ""
 
 
 def test_a_bug_that_survives_makes_the_command_fail(

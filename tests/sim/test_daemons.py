@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 
 import msgspec
@@ -174,6 +175,31 @@ def test_a_client_that_never_gets_an_answer_is_reported(monkeypatch: pytest.Monk
 
     assert report.broken is not None
     assert report.broken.invariant == "calls end"
+
+
+async def no(*_: object) -> bool:
+    await trio.lowlevel.checkpoint()
+    return False
+
+
+@pytest.mark.parametrize(
+    ("what", "instead", "invariant"),
+    [
+        ("daemons._differs", lambda daemon, model: "is planted", "all agree"),
+        ("daemon_clients.Client.write", no, "region serves"),
+        ("daemon_clients.Client.read", no, "region serves"),
+        ("daemon_host.Host.stop", no, "no child left"),
+    ],
+)
+def test_a_region_that_does_not_end_well_is_reported(
+    monkeypatch: pytest.MonkeyPatch, what: str, instead: Callable[..., object], invariant: str
+) -> None:
+    monkeypatch.setattr(f"fedsched.sim.{what}", instead)
+
+    report = run_options(quiet())
+
+    assert report.broken is not None
+    assert report.broken.invariant == invariant
 
 
 def test_the_command_prints_one_line_a_seed_and_what_happened(

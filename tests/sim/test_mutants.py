@@ -28,6 +28,8 @@ QUICK = {
     "change_without_joint": "configs_overlap",
     "called_lost_when_unsettled": "outcomes_true",
     "joint_never_left": "liveness",
+    "read_confirmed_by_any_reply": "reads_fresh",
+    "vote_compares_length_only": "leader_completeness",
     "snapshot_drops_matching_suffix": "promises_kept",
 }
 """Caught within a second each, with the invariant that must catch them where only one fits."""
