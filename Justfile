@@ -46,6 +46,11 @@ sim SEEDS="1000" *MORE:
 sim-mutants *MORE:
     python -m fedsched.sim mutants {{ MORE }}
 
+# whole Raft daemons under virtual time: sockets, disks, crashes and cancellation, from a seed
+sim-daemons SEEDS="200" *MORE:
+    python -m fedsched.sim.daemons --seeds {{ SEEDS }} {{ MORE }}
+    python -m fedsched.sim.daemon_mutants
+
 # real servers under kill -9, pauses and cut links, with every history checked
 chaos *MORE:
     python -m tests.chaos {{ MORE }}
