@@ -7,12 +7,19 @@ from typing import Final
 
 import trio
 
+from fedsched.model.errors import FedschedError
 from fedsched.raft.core import RaftCore
 from fedsched.raft.entry import Entry, EntryKind
 from fedsched.raft.machine import Machine
 
 SLICE_S: Final = 0.005
 """Longer would make heartbeats late; shorter would spend the time on switching."""
+
+
+class ApplyFailed(FedschedError):
+    """An entry that this code cannot carry out: going on would leave a state that nobody else has."""
+
+    code = "apply_failed"
 
 
 class Applier:
@@ -101,6 +108,15 @@ class Applier:
         self._machine.after_apply(entry.index)
         self._on_applied(entry.index, [(entry.term, None)])
 
+    def _apply(self, entry: Entry) -> object:
+        try:
+            return self._machine.apply(entry)
+        except Exception as error:
+            raise ApplyFailed(
+                f"entry {entry.index} (term {entry.term}) could not be applied: {error!r}",
+                hint="every server meets the same entry: install a version that can apply it and start again",
+            ) from error
+
     def _apply_slice(self) -> Entry | None:
         """Apply entries for a few milliseconds; returns the entry it stopped before, if that replaces the state."""
         if self.applied >= self._commit or self._held:
@@ -114,7 +130,7 @@ class Applier:
             if entry.kind is EntryKind.RESTORE:
                 restore = entry
                 break
-            result = self._machine.apply(entry) if entry.kind is EntryKind.COMMAND else None
+            result = self._apply(entry) if entry.kind is EntryKind.COMMAND else None
             results.append((entry.term, result))
             self.applied = entry.index
             self.bytes_since_snapshot += len(entry.payload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -238,7 +239,9 @@ def test_an_entry_that_the_state_cannot_apply_stops_the_server(tmp_path: Path) -
         await follower.wait_stopped()
 
         assert follower.failure is not None
-        assert "planted" in repr(follower.failure)
+        assert re.search(
+            r"entry \d+ \(term \d+\) could not be applied: RuntimeError\('planted'\)", repr(follower.failure)
+        )
 
     tell(tmp_path, story)
 
