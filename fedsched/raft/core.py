@@ -39,7 +39,8 @@ from the runner: `stored`, `applied`, `snapshot_made`, `snapshot_received`, `sna
  - Pre-vote and the lease are always on. A server that hears a live leader ignores (pre)vote requests without even
    taking over their term, unless the leader itself asked for the election (`force`).
  - A learner, and a server without any config, answers vote requests: it may be a voter already without knowing it, and
-   its answer counts only where the asker's config says so. It never campaigns.
+   its answer counts only where the asker's config says so. It never campaigns; but a server whose vote ends with a
+   change not yet known to be committed still does, because it may be the only one that can win (dissertation 4.2.2).
  - Voters always change through a joint config, which the leader leaves by itself as soon as it is committed. Servers
    that left are still sent entries for one election time-out, so that they learn of it.
  - A refused append answers with the last place where the logs could agree; both sides skip whole terms.
