@@ -100,12 +100,16 @@ class Client:
         patience = self._patience_s if patience_s is None else patience_s
         deadline = self._now() + max_wait_s * WAIT_JITTER + patience
         pause = PAUSE_FIRST_S
+        heard: FedschedError | None = None
         while True:
             try:
                 call = self._open(method, payload, deadline)
                 return self._unseal(method, call.wait_reply())
             except FedschedError as raised:
                 error = as_raised(raised)
+                if heard is not None and isinstance(error, DeadlineExceeded):
+                    error = heard  # the last attempt had no time left: what was heard before says more
+                heard = error
                 self._judge(method, error, deadline, pause)
             pause = self._pause(pause, deadline)
 
