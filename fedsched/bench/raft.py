@@ -1,7 +1,8 @@
 """`fedsched bench raft`: three servers on loopback, real disks and sockets, one of them killed over and over.
 
-Proposers run inside the leader's process, so the figure is Raft's own and not a client protocol's. The baseline is a
-loop of fdatasync on the same disk, measured just before: one proposal at a time cannot be faster than that.
+Proposers run inside the leader's process, so the figure is Raft's own and not a client protocol's. There are two
+baselines, both measured just before on the same disk: a loop of fdatasync, and a bare quorum of three processes that
+only send, sync and answer (see `bare_quorum`). One proposal at a time cannot be faster than the second.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from fedsched.bench.bare_quorum import rounds_per_s
 from fedsched.bench.frame import BenchOptions, BenchResult
 from fedsched.bench.machine import fdatasync_per_s
 from fedsched.env.ports import free_ports
@@ -90,6 +92,8 @@ class Server:
 def run(options: BenchOptions) -> BenchResult:
     seconds = min(options.duration_s / 12, SECONDS) if options.duration_s else SECONDS
     syncs = fdatasync_per_s(options.directory, 1.0)
+    options.say("three bare processes, for comparison ...")
+    rounds = rounds_per_s(options.directory, seconds / 2)
     names = [f"s{number}" for number in range(1, SERVERS + 1)]
     servers_at = [
         {"id": name, "address": f"127.0.0.1:{port}"} for name, port in zip(names, free_ports(SERVERS), strict=True)
@@ -106,7 +110,10 @@ def run(options: BenchOptions) -> BenchResult:
     figures: dict[str, float] = {f"commits_per_s_{width}": round(per_s[width], 1) for width in OUTSTANDING}
     figures |= {
         "fdatasync_per_s": round(syncs, 1),
+        "bare_rounds_per_s": round(rounds, 1),
         "ratio_1": round(per_s[1] / syncs, 3),
+        "ratio_1_bare_rounds": round(per_s[1] / rounds, 3),
+        "ratio_bare_rounds": round(rounds / syncs, 3),
         "failover_p50_s": round(failovers[len(failovers) // 2], 3),
         "failover_max_s": round(failovers[-1], 3),
         "longest_stall_ms": round(stall_ms, 2),

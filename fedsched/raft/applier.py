@@ -46,20 +46,31 @@ class Applier:
         self._clock = clock
         self._commit = 0
         self._due = trio.Event()
+        self._failure: ApplyFailed | None = None
         self._turn = trio.Lock()
         self._held = 0
         self._released = trio.Event()
         self._restore_scope = trio.CancelScope()
 
     def commit_to(self, index: int) -> None:
-        """Entries up to `index` may be applied."""
+        """Entries up to `index` may be applied: at once if nothing is under way, so that a lone write waits no turn."""
         self._commit = max(self._commit, index)
-        self._due.set()
+        if self._turn.locked() or self._failure is not None:
+            self._due.set()
+            return
+        try:
+            self._apply_slice()
+        except ApplyFailed as error:
+            self._failure = error
+        if self.applied < self._commit or self._failure is not None:
+            self._due.set()
 
     async def run(self) -> None:
         while True:
             await self._due.wait()
             self._due = trio.Event()
+            if self._failure is not None:
+                raise self._failure
             while self.applied < self._commit and not self._held:
                 async with self._turn:
                     restore = self._apply_slice()

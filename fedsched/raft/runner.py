@@ -130,6 +130,8 @@ class RaftRunner:
         self._shared_read: Promise[int] | None = None
         self._flush_due = trio.Event()
         self._commit_untold = False
+        self._company = 0
+        """How many proposals were answered together last: whoever was alone then need not wait for others now."""
         self._meters = Meters(metrics or Registry())
         self._joining = trio.Lock()
         self._is_over = False
@@ -260,7 +262,10 @@ class RaftRunner:
         if self._failed.is_settled or self._is_over:
             raise OutcomeUnknown("this server is stopping", hint="ask another server, with the same request id")
         promise = self._proposals.open(answer.first, answer.term)
-        self._flush_soon()
+        if self._company > 1 or len(self._proposals) > 1:
+            self._flush_soon()
+        else:
+            self._flush()
         began, outcome = trio.current_time(), "abandoned"
         try:
             result = await promise.wait()
@@ -382,7 +387,10 @@ class RaftRunner:
         is_due = self.core.has_effects or (spread_commit and self._commit_untold)
         while is_due and not self._is_over and not self._failed.is_settled:
             effects = self.core.take_effects(spread_commit=spread_commit)
-            self._commit_untold = not spread_commit and (self._commit_untold or effects.commit_to > 0)
+            if spread_commit:
+                self._commit_untold = False
+            elif effects.commit_to and self.is_leader:
+                self._commit_untold = True
             self._perform(effects)
             is_due = self.core.has_effects
 
@@ -462,11 +470,14 @@ class RaftRunner:
     def _on_applied(self, first: int, terms_and_results: Sequence[tuple[int, object]]) -> None:
         """A slice of entries starting at `first` was applied."""
         index = first
+        were_open = len(self._proposals)
         for term, result in terms_and_results:
             self._proposals.applied(index, term, result)
             index += 1
+        self._company = were_open - len(self._proposals)
         self._waits.reached(index - 1)
-        self._flush_soon()
+        if self._commit_untold or self.core.has_effects:
+            self._flush_soon()
         role = self._role
         if role.role == "leader" and self._office_open_for != role.term and terms_and_results[-1][0] == role.term:
             self._office_open_for = role.term

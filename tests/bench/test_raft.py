@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from fedsched.bench.bare_quorum import rounds_per_s
 from fedsched.bench.frame import BenchOptions
 from fedsched.bench.raft import run
 from fedsched.bench.raft_server import BenchServer, CountingMachine
+from fedsched.model.errors import Unavailable
 from fedsched.raft.entry import Entry, EntryKind
 from tests.raft.mini import open_region
 
@@ -23,13 +25,23 @@ def test_bench_raft_measures_three_real_servers_and_a_failover(tmp_path: Path) -
         "commits_per_s_16",
         "commits_per_s_256",
         "fdatasync_per_s",
+        "bare_rounds_per_s",
         "failover_p50_s",
         "failover_max_s",
         "longest_stall_ms",
     }
     assert all(value > 0 for value in result.figures.values())
     assert result.figures["commits_per_s_256"] > result.figures["commits_per_s_1"]
+    assert result.figures["commits_per_s_1"] < result.figures["bare_rounds_per_s"]
     assert any("killing" in line for line in said)
+
+
+@pytest.mark.processes
+def test_a_bare_quorum_whose_follower_ends_says_so(tmp_path: Path) -> None:
+    (tmp_path / "follower0.bench").mkdir()  # it cannot open its file, and ends
+
+    with pytest.raises(Unavailable, match="follower"):
+        rounds_per_s(tmp_path, 0.1)
 
 
 def test_a_bench_server_answers_for_the_runner_it_has(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from fedsched.raft.applier import Applier
+from fedsched.raft.applier import Applier, ApplyFailed
 from fedsched.raft.core import RaftCore
 from fedsched.raft.entry import Entry, EntryKind
 from fedsched.raft.messages import HardState, Restored
@@ -21,11 +22,11 @@ RESTORE = Entry(3, 1, EntryKind.RESTORE, b"an image")
 class Bench:
     """An applier over a log of two commands and a restore, all committed."""
 
-    def __init__(self, restore: Callable[[Entry], Awaitable[None]]) -> None:
+    def __init__(self, restore: Callable[[Entry], Awaitable[None]], machine: ListMachine | None = None) -> None:
         entries = (*a_log([1, 1]), RESTORE)
         core = RaftCore("1", Restored(HardState(1, None, 3), entries), CoreSettings(), lambda n: 0)
         core.take_effects()
-        self.machine = ListMachine()
+        self.machine = machine or ListMachine()
         self.told: list[int] = []
         self.applier = Applier(
             core, self.machine, on_applied=self._on_applied, restore=restore, digest_every=100, clock=trio.current_time
@@ -98,3 +99,20 @@ def test_whoever_waits_for_the_state_to_settle_waits_for_every_new_one() -> None
         await bench.applier.wait_released()
 
     tell(story, for_ever)
+
+
+def test_an_entry_that_cannot_be_applied_ends_the_applier_and_not_whoever_told_it_of_the_commit() -> None:
+    class Stubborn(ListMachine):
+        def apply(self, entry: Entry) -> int:
+            raise ValueError("no such table")
+
+    async def main() -> None:
+        bench = Bench(nothing, Stubborn())
+        bench.applier.commit_to(1)
+        bench.applier.commit_to(2)
+
+        with pytest.raises(ApplyFailed, match=r"entry 1 \(term 1\).*no such table"):
+            await bench.applier.run()
+        assert (bench.told, bench.applier.applied) == ([], 0)
+
+    trio.run(main)
