@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from fedsched.codec.cbor import DEFAULT_LIMITS, STORED_LIMITS, CodecError, Limits, dumps, loads
+from fedsched.model.converting import convert
 from fedsched.model.plain_form import to_plain
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ def to_builtins(record: object) -> Any:
 def from_builtins(value: object, kind: type[T]) -> T:
     """The record these plain values stand for; `CodecError` names the field that does not fit."""
     try:
-        return msgspec.convert(value, kind, builtin_types=_PLAIN, str_keys=True)
+        return convert(value, kind, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
         raise CodecError(f"not a {getattr(kind, '__name__', kind)}: {error}") from error
 

@@ -1,9 +1,10 @@
 """Records to and from the internal form: what the log, snapshots and links between servers carry.
 
-Reading is msgspec's own `convert`. Writing is ours, for one reason: equal records must give equal data, because servers
-compare digests of their state. msgspec leaves a default out only when it is the very same object, so a value that was
-decoded is written and an equal one that was defaulted is not. Here a field is left out when it *equals* its default;
-maps keep their order. The full form of `msgspec.to_builtins(record, builtin_types=(bytes,))` reads back as well.
+Reading is msgspec's own (see `converting`). Writing is ours, for one reason: equal records must give equal data,
+because servers compare digests of their state. msgspec leaves a default out only when it is the very same object, so a
+value that was decoded is written and an equal one that was defaulted is not. Here a field is left out when it *equals*
+its default; maps keep their order. The full form of `msgspec.to_builtins(record, builtin_types=(bytes,))` reads back as
+well.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import msgspec
 from msgspec import NODEFAULT
 
 from fedsched.model.api_form import Malformed
+from fedsched.model.converting import convert
 from fedsched.model.declare import FieldInfo, Record, fields_of, is_record, is_recursive, strip_none
 
 T = TypeVar("T")
@@ -38,7 +40,7 @@ def to_plain(value: Any) -> Any:
 def from_plain(kind: type[T], plain: Any) -> T:
     """Read back what `to_plain` gave. Raises `Malformed` when the data does not fit."""
     try:
-        return msgspec.convert(plain, kind, builtin_types=(bytes,))
+        return convert(plain, kind)
     except msgspec.ValidationError as err:
         raise Malformed(f"{getattr(kind, '__name__', kind)}: {err}") from err
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import secrets
 import shutil
 import sys
@@ -12,6 +13,9 @@ from pathlib import Path
 from tests.chaos.checks import RESUME_MAX_S, RESUME_P99_S
 from tests.chaos.plan import Plan, draw_plan
 from tests.chaos.run import AUTO, NAMESPACES, PROXY, Chaos, choose_links, progress_line
+
+CRASH_LOG = "harness-crash.log"
+"""Where every thread stood when this process itself crashed; empty otherwise."""
 
 
 def main(arguments: list[str]) -> int:
@@ -23,10 +27,20 @@ def main(arguments: list[str]) -> int:
     if options.only_plan:
         print(plan.to_json())
         return 0
-    directory = options.dir or Path(tempfile.mkdtemp(prefix="fedsched-chaos-"))
-    directory.mkdir(parents=True, exist_ok=True)
     links, why = choose_links(options.links)
     print(f"links: {links}" + (f" ({why})" if why else ""))
+    directory = (options.dir or Path(tempfile.mkdtemp(prefix="fedsched-chaos-"))).absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    print(f"plan, history and logs go to {directory}", flush=True)  # known even if this process should crash
+    with (directory / CRASH_LOG).open("w") as crash_log:
+        faulthandler.enable(crash_log)
+        try:
+            return _run(options, plan, directory, links)
+        finally:
+            faulthandler.disable()
+
+
+def _run(options: argparse.Namespace, plan: Plan, directory: Path, links: str) -> int:
     chaos = Chaos(
         plan,
         directory,

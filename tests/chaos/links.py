@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,7 +42,7 @@ class Links(Protocol):
 class ProxyLinks:
     """Every server-to-server link through a proxy process. Needs no rights and works on any machine."""
 
-    def __init__(self, log: Path, *, prefix: Iterable[str] = ()) -> None:
+    def __init__(self, log: Path, *, prefix: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> None:
         self._path = log
         self._log = log.open("wb")
         self._process = subprocess.Popen(
@@ -50,6 +50,7 @@ class ProxyLinks:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
+            env=environment,
         )
         self._lock = threading.Lock()
         self._ruled: set[Way] = set()

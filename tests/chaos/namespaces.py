@@ -8,6 +8,9 @@ Agents speak plaintext on loopback only. So in each namespace a relay (`proxy`, 
 dials out over the bridge, and what arrives from there in to the agent. Faults that are no loss of packets, a delay or a
 reset in mid-frame, are left to that relay.
 
+The bridge has a namespace, too, with one link out of it to the harness. So every interface has an end in a namespace
+named after the run, and removing those namespaces (`leftovers`) removes everything.
+
 Needs root and `ip` (iproute2) on a kernel with namespaces, veth and bridge: `missing()` tries it and says what is not
 there.
 """
@@ -20,12 +23,13 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.chaos.leftovers import Run, spaces_of
 from tests.chaos.links import ProxyLinks, Way
 from tests.chaos.proxy import DROP, STALL
 from tests.e2e.region import HOST, Server
 
 SUBNET = "10.213.{net}.{host}"
-BRIDGE_HOST = 254
+HARNESS_HOST = 254
 NOBODY = "02:00:00:00:de:ad"
 """A hardware address that no interface has."""
 
@@ -36,46 +40,53 @@ def missing() -> str:
         return "not root"
     if shutil.which("ip") is None:
         return "no `ip` command (package iproute2)"
-    tag = f"fsp{os.getpid() % 100000}"
+    run = Run.mine()
+    space = run.space("probe")
     tries = [
-        f"ip netns add {tag}",
-        f"ip link add {tag}b type bridge",
-        f"ip link add {tag}v type veth peer name eth0 netns {tag}",
-        f"ip netns exec {tag} ip link set lo up",
+        f"ip netns add {space}",
+        f"ip link add {run.interface} type veth peer name eth0 netns {space}",
+        f"ip -n {space} link add bridge type bridge",
+        f"ip netns exec {space} ip link set lo up",
     ]
     try:
         for command in tries:
-            result = subprocess.run(command.split(), capture_output=True, text=True, check=False)
+            result = _do(command, run)
             if result.returncode:
                 return f"`{command}` fails: {result.stderr.strip()}"
         return ""
     finally:
-        for command in (f"ip link del {tag}v", f"ip link del {tag}b", f"ip netns del {tag}"):
-            subprocess.run(command.split(), capture_output=True, check=False)
+        for command in (f"ip link del {run.interface}", f"ip netns del {space}"):
+            _do(command, run)
 
 
 class NamespaceLinks:
-    """One namespace and one relay per server. Names and addresses carry our process id: runs do not meet."""
+    """One namespace and one relay per server, named after the run: runs do not meet."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, run: Run) -> None:
         self._directory = directory
-        self._tag = f"fs{os.getpid() % 100000}"
-        self._net = os.getpid() % 250 + 1
+        self._run = run
+        self._net = run.owner.pid % 250 + 1
         self._hosts: dict[str, int] = {}
         self._relays: dict[str, ProxyLinks] = {}
         self._silenced: set[Way] = set()
-        self._ip(f"link add {self._tag}b type bridge")
-        self._ip(f"addr add {self._address(BRIDGE_HOST)}/24 dev {self._tag}b")
-        self._ip(f"link set {self._tag}b up")
+        self._hub = run.space("hub")
+        self._ip(f"netns add {self._hub}")
+        self._ip(f"-n {self._hub} link add bridge type bridge")
+        self._ip(f"-n {self._hub} link set bridge up")
+        self._ip(f"link add {run.interface} type veth peer name harness netns {self._hub}")
+        self._ip(f"-n {self._hub} link set harness master bridge up")
+        self._ip(f"addr add {self._address(HARNESS_HOST)}/24 dev {run.interface}")
+        self._ip(f"link set {run.interface} up")
 
     def house(self, server: Server) -> None:
         """Give a server its namespace; to be called before any route to or from it is asked for."""
         number = len(self._hosts) + 1
         self._hosts[server.name] = number
-        space, veth = self._space(server.name), f"{self._tag}v{number}"
+        space, veth = self._run.space(server.name), f"server{number}"
         self._ip(f"netns add {space}")
-        self._ip(f"link add {veth} type veth peer name eth0 address {self._mac(number)} netns {space}")
-        self._ip(f"link set {veth} master {self._tag}b up")
+        peer = f"peer name eth0 address {self._mac(number)} netns {space}"
+        self._ip(f"-n {self._hub} link add {veth} type veth {peer}")
+        self._ip(f"-n {self._hub} link set {veth} master bridge up")
         for command in ("link set lo up", f"addr add {self._address(number)}/24 dev eth0", "link set eth0 up"):
             self._ip(f"netns exec {space} ip {command}")
         for other, at in self._hosts.items():
@@ -83,7 +94,8 @@ class NamespaceLinks:
                 self._neighbour(server.name, other, self._mac(at))
                 self._neighbour(other, server.name, self._mac(number))
         inside = ["ip", "netns", "exec", space]
-        self._relays[server.name] = ProxyLinks(self._directory / f"relay-{server.name}.log", prefix=inside)
+        log = self._directory / f"relay-{server.name}.log"
+        self._relays[server.name] = ProxyLinks(log, prefix=inside, environment=self._run.environment)
         server.host, server.prefix = self._address(number), inside
         for port in (server.http_port, server.rpc_port):
             self._relays[server.name].open("net", server.name, HOST, port, at=(server.host, port))
@@ -131,16 +143,13 @@ class NamespaceLinks:
         """Remove namespaces, bridge and relays; what is gone already is no matter."""
         for relay in self._relays.values():
             relay.close()
-        for name in self._hosts:
-            subprocess.run(["ip", "netns", "del", self._space(name)], capture_output=True, check=False)
-        subprocess.run(["ip", "link", "del", f"{self._tag}b"], capture_output=True, check=False)
+        _do(f"ip link del {self._run.interface}", self._run)
+        for space in spaces_of(lambda run: run == self._run):
+            _do(f"ip netns del {space}", self._run)
 
     def _neighbour(self, src: str, dst: str, mac: str) -> None:
         to = self._address(self._hosts[dst])
-        self._ip(f"netns exec {self._space(src)} ip neigh replace {to} lladdr {mac} dev eth0 nud permanent")
-
-    def _space(self, name: str) -> str:
-        return f"{self._tag}-{name}"
+        self._ip(f"netns exec {self._run.space(src)} ip neigh replace {to} lladdr {mac} dev eth0 nud permanent")
 
     def _address(self, host: int) -> str:
         return SUBNET.format(net=self._net, host=host)
@@ -149,6 +158,11 @@ class NamespaceLinks:
         return f"02:00:00:00:{self._net:02x}:{number:02x}"
 
     def _ip(self, arguments: str) -> None:
-        result = subprocess.run(["ip", *arguments.split()], capture_output=True, text=True, check=False)
+        result = _do(f"ip {arguments}", self._run)
         if result.returncode:
             raise RuntimeError(f"`ip {arguments}` failed: {result.stderr.strip()}")
+
+
+def _do(command: str, run: Run) -> subprocess.CompletedProcess[str]:
+    """Marked as the run's: what still makes a namespace when the harness is gone would leave it behind."""
+    return subprocess.run(command.split(), capture_output=True, text=True, check=False, env=run.environment)

@@ -14,11 +14,13 @@ from fedsched.model.errors import FedschedError
 from fedsched.sim.linear import GET, Operation
 from tests.chaos import checks
 from tests.chaos.jobs import JobRegister, read_final
+from tests.chaos.leftovers import Run
 from tests.chaos.links import Links, ProxyLinks
 from tests.chaos.namespaces import NamespaceLinks, missing
 from tests.chaos.nemesis import Monitor, Nemesis
 from tests.chaos.plan import Plan
 from tests.chaos.report import Report
+from tests.chaos.watchdog import guarded
 from tests.chaos.workload import Record, Workload, make_workload
 from tests.e2e.calls import look
 from tests.e2e.region import Region, running_region
@@ -44,8 +46,10 @@ def choose_links(wanted: str) -> tuple[str, str]:
     return (PROXY, f"no network namespaces here: {problem}") if problem else (NAMESPACES, "")
 
 
-def make_links(kind: str, directory: Path) -> Links:
-    return NamespaceLinks(directory) if kind == NAMESPACES else ProxyLinks(directory / "proxy.log")
+def make_links(kind: str, directory: Path, run: Run) -> Links:
+    if kind == NAMESPACES:
+        return NamespaceLinks(directory, run)
+    return ProxyLinks(directory / "proxy.log", environment=run.environment)
 
 
 @dataclass
@@ -63,23 +67,29 @@ class Chaos:
     progress: Callable[[str], None] = lambda _: None
 
     def run(self) -> Report:
+        """Do it all. However this process ends, agents and namespaces end with it, and `directory` stays."""
         began = time.monotonic()
         (self.directory / "plan.json").write_text(self.plan.to_json())
-        links = make_links(self.links, self.directory)
+        with guarded(self.directory) as run:
+            report = self._run_as(run)
+        report.seconds = time.monotonic() - began
+        (self.directory / "result.json").write_text(report.to_json())
+        return report
+
+    def _run_as(self, run: Run) -> Report:
+        links = make_links(self.links, self.directory, run)
         try:
             with running_region(
                 self.directory, self.servers, extra=SERVER_EXTRA, route=links.route, start=False
             ) as region:
                 for server in region.servers.values():
                     server.program = self.program
+                    server.prefix = [*run.leash, *server.prefix]
                 region.start()
                 wait_leader(region, look)
-                report = self._storm(region, links)
+                return self._storm(region, links)
         finally:
             links.close()
-        report.seconds = time.monotonic() - began
-        (self.directory / "result.json").write_text(report.to_json())
-        return report
 
     def _storm(self, region: Region, links: Links) -> Report:
         monitor = Monitor(region, look)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from fedsched.env.ports import free_ports
 from tests.chaos.namespaces import NamespaceLinks, missing
-from tests.e2e.region import Server, free_ports
+from tests.chaos.watchdog import guarded
+from tests.e2e.region import Server
 
 PROBLEM = missing()
 ECHO = """
@@ -40,49 +42,51 @@ def a_server(name: str, directory: Path) -> Server:
 
 @pytest.mark.skipif(bool(PROBLEM), reason=f"no network namespaces here: {PROBLEM}")
 def test_one_way_cut_between_namespaces_silences_and_healing_restores(tmp_path: Path) -> None:
-    links = NamespaceLinks(tmp_path)
-    echo = None
-    try:
-        a, b = a_server("a", tmp_path), a_server("b", tmp_path)
-        route = links.route(a, b)
-        echo = subprocess.Popen([*b.prefix, sys.executable, "-c", ECHO, str(b.rpc_port)])
+    with guarded(tmp_path) as run:
+        links = NamespaceLinks(tmp_path, run)
+        echo = None
+        try:
+            a, b = a_server("a", tmp_path), a_server("b", tmp_path)
+            route = links.route(a, b)
+            echo = subprocess.Popen([*b.prefix, sys.executable, "-c", ECHO, str(b.rpc_port)])
 
-        def ask(wait_s: float) -> str:
-            command = [*a.prefix, sys.executable, "-c", ASK, route, str(wait_s)]
-            answer = subprocess.run(command, capture_output=True, text=True, check=False)
-            return answer.stdout.strip()
+            def ask(wait_s: float) -> str:
+                command = [*a.prefix, sys.executable, "-c", ASK, route, str(wait_s)]
+                answer = subprocess.run(command, capture_output=True, text=True, check=False)
+                return answer.stdout.strip()
 
-        while ask(5) != "hello":
-            assert echo.poll() is None
-        links.cut([("b", "a")])
-        assert ask(0.3) == ""
-        links.heal()
-        assert ask(5) == "hello"
-    finally:
-        if echo is not None:
-            echo.kill()
-            echo.wait()
-        links.close()
+            while ask(5) != "hello":
+                assert echo.poll() is None
+            links.cut([("b", "a")])
+            assert ask(0.3) == ""
+            links.heal()
+            assert ask(5) == "hello"
+        finally:
+            if echo is not None:
+                echo.kill()
+                echo.wait()
+            links.close()
     assert a.host not in subprocess.run(["ip", "addr"], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.skipif(bool(PROBLEM), reason=f"no network namespaces here: {PROBLEM}")
 def test_the_harness_reaches_the_ports_of_a_housed_server(tmp_path: Path) -> None:
-    links = NamespaceLinks(tmp_path)
-    echo = None
-    try:
-        server = a_server("a", tmp_path)
-        links.house(server)
-        echo = subprocess.Popen([*server.prefix, sys.executable, "-c", ECHO, str(server.http_port)])
-        deadline = time.monotonic() + 20
-        while not _echoes(server):
-            assert time.monotonic() < deadline
-        assert links.statistics()["bytes_dropped"] == 0
-    finally:
-        if echo is not None:
-            echo.kill()
-            echo.wait()
-        links.close()
+    with guarded(tmp_path) as run:
+        links = NamespaceLinks(tmp_path, run)
+        echo = None
+        try:
+            server = a_server("a", tmp_path)
+            links.house(server)
+            echo = subprocess.Popen([*server.prefix, sys.executable, "-c", ECHO, str(server.http_port)])
+            deadline = time.monotonic() + 20
+            while not _echoes(server):
+                assert time.monotonic() < deadline
+            assert links.statistics()["bytes_dropped"] == 0
+        finally:
+            if echo is not None:
+                echo.kill()
+                echo.wait()
+            links.close()
 
 
 def _echoes(server: Server) -> bool:

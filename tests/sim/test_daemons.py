@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import msgspec
@@ -20,6 +20,8 @@ from fedsched.sim.verdict import Broken
 
 SEEDS = 50
 BATCH = 5
+RARE = (55, 78, 80)
+"""Beyond the plain row: seeds in which the fetch of a snapshot fails, which one run in thirty brings about."""
 
 
 @cache
@@ -34,9 +36,9 @@ def told(report: Report) -> str:
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
-def test_daemons_keep_their_promises_through_every_fault(first: int) -> None:
-    for seed in range(first, first + BATCH):
+@pytest.mark.parametrize("seeds", [*(range(at, at + BATCH) for at in range(0, SEEDS, BATCH)), RARE], ids=str)
+def test_daemons_keep_their_promises_through_every_fault(seeds: Sequence[int]) -> None:
+    for seed in seeds:
         report = lived(seed)
         assert report.broken is None, told(report)
         assert report.counts["proposals committed"] > 0
@@ -45,7 +47,7 @@ def test_daemons_keep_their_promises_through_every_fault(first: int) -> None:
 @pytest.mark.sim
 def test_the_set_of_every_change_meets_the_hard_cases() -> None:
     total: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in (*range(SEEDS), *RARE):
         total.update(lived(seed).counts)
 
     wanted = {f"fault {kind}" for kind in FAULTS} | {
