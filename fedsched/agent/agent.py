@@ -27,8 +27,10 @@ from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry
 from fedsched.telemetry.process import ProcessMetrics
 from fedsched.wire.carrier import CarrierClosed
+from fedsched.wire.effects import Closed
 from fedsched.wire.limits import LinkLimits
 from fedsched.wire.link import Link
+from fedsched.wire.offenders import Offenders, is_violation
 from fedsched.wire.websocket import Handshakes, WebSocketDoor, accept_websocket
 
 
@@ -51,6 +53,7 @@ class Agent:
         self._is_stopping = trio.Event()
         self._has_stopped = trio.Event()
         self._connections: dict[str, int] = {}
+        self._offenders = Offenders("http", metrics=self.metrics, log=log)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until `stop` is called or something fails for good; `started` when the agent answers."""
@@ -100,26 +103,29 @@ class Agent:
     async def _serve_http(self, stream: trio.SocketStream) -> None:
         """One connection to the HTTP port, from accept to close. What it sends can only end itself."""
         try:
-            host = str(stream.socket.getpeername()[0])
+            host, port = stream.socket.getpeername()[:2]
+            peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         except OSError:
-            host = "gone"
+            host = peer = "gone"
         count = self._connections.get(host, 0)
         if count >= self.config.limits.http_max_conns_per_client:
-            self._log.debug("too_many_connections", host=host)
+            self._offenders.note(f"too many connections: {count} from there", host=host, peer=peer)
             await trio.aclose_forcefully(stream)
             return
         self._connections[host] = count + 1
         try:
-            await self._serve_link(stream, host)
+            closed = await self._serve_link(stream, peer)
+            if is_violation(closed):
+                self._offenders.note(closed.message, host=host, peer=peer)
         except* (CarrierClosed, OSError, trio.BrokenResourceError, trio.ClosedResourceError) as why:
-            self._log.debug("http_connection_closed", host=host, why=str(why.exceptions[0]))
+            self._log.debug("http_connection_closed", peer=peer, why=str(why.exceptions[0]))
         finally:
             self._connections[host] -= 1
             if not self._connections[host]:
                 del self._connections[host]
             await trio.aclose_forcefully(stream)
 
-    async def _serve_link(self, socket_stream: trio.SocketStream, host: str) -> None:
+    async def _serve_link(self, socket_stream: trio.SocketStream, peer: str) -> Closed:
         stream: trio.abc.Stream = socket_stream
         if self._tls is not None:
             stream = trio.SSLStream(socket_stream, self._tls.listening, server_side=True, https_compatible=True)
@@ -128,10 +134,11 @@ class Agent:
             limits=limits, handshake_s=self.config.limits.handshake_timeout_s, handshakes=self._handshakes
         )
         async with trio.open_nursery() as nursery:
-            carrier = await accept_websocket(nursery, stream, host, door)
+            carrier = await accept_websocket(nursery, stream, peer, door)
             calls, budget = self.server.calls, self.server.budget
-            await Link(carrier, is_opener=False, handler=calls, limits=limits, budget=budget).run()
+            closed = await Link(carrier, is_opener=False, handler=calls, limits=limits, budget=budget).run()
             nursery.cancel_scope.cancel("link closed")
+        return closed
 
 
 def server_options(config: AgentConfig, tls: TlsContexts | None) -> ServerOptions:

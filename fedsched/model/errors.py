@@ -18,6 +18,8 @@ class FedschedError(Exception):
 
     code: ClassVar[str] = "internal"
     http_status: ClassVar[int] = 500
+    details: bytes = b""
+    """What travels beside the words, encoded by whoever understands it (`rpc.errors` does)."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)

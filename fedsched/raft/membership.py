@@ -7,20 +7,27 @@ earlier ones, so that cutting off a log's tail brings back the config that was i
 Every change of the voters passes through a joint config, also a change by one: one rule instead of two, for the price
 of one more entry in something that happens a few times a year. Changes that touch only learners or addresses are
 appended as they are.
+
+A config also names the servers that left it last. Whoever does not know whether a removal was done can ask again, of
+any leader, and is told that it was, instead of "no such server".
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import assert_never
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
 
 from fedsched.codec.cbor import CodecError, dumps, loads
 from fedsched.model.errors import BadRequest
 from fedsched.raft.entry import Entry, EntryKind
 
-CONFIG_FORMAT = 1
+CONFIG_FORMAT: Final = 1
+CONFIG_FORMAT_REMOVED: Final = 2
+"""The same with the servers that left; a config that nobody has left yet is written in the first format."""
+REMOVED_MAX: Final = 16
+"""Of the servers that left the last so many are remembered: who asks again does so within minutes, not years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,15 @@ class ServerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Removed:
+    """A server that is not a member any more, or will not be once the joint config is left."""
+
+    server: ServerInfo
+    request: str = ""
+    """Names the request that asked for it; empty if nobody in particular did."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """One state of the membership."""
 
@@ -44,6 +60,8 @@ class Config:
     """Receive everything, decide nothing. A voter that is being demoted is here and in `outgoing`."""
     servers: tuple[ServerInfo, ...] = ()
     """Sorted by id; one for each id in the sets above."""
+    removed: tuple[Removed, ...] = ()
+    """The last that left, oldest first, each id once. One of them may have come back meanwhile."""
 
     @property
     def is_joint(self) -> bool:
@@ -97,6 +115,8 @@ class Remove:
     """A voter or learner leaves."""
 
     id: str
+    request: str = ""
+    """Remembered with it, see `Removed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +125,7 @@ class Replace:
 
     leaving: str
     joining: str
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,56 +157,59 @@ def changed(config: Config, change: ConfigChange) -> Config:
         case AddLearner(server):
             if server.id in config.members:
                 raise BadChange(f"server {server.id} is a member already", hint="use readdress to change its address")
-            return _made(config.voters, frozenset(), config.learners | {server.id}, (*config.servers, server))
+            return _made(config, config.voters, frozenset(), config.learners | {server.id}, (*config.servers, server))
         case Readdress(server):
             _require(server.id in config.members, f"server {server.id} is not a member", config)
             others = tuple(known for known in config.servers if known.id != server.id)
-            return _made(config.voters, frozenset(), config.learners, (*others, server))
+            return _made(config, config.voters, frozenset(), config.learners, (*others, server))
         case Promote(server_id):
             _require(server_id in config.learners, f"server {server_id} is not a learner", config)
             return _revoted(config, config.voters | {server_id}, config.learners - {server_id})
         case Demote(server_id):
             _require(server_id in config.voters, f"server {server_id} is not a voter", config)
             return _revoted(config, config.voters - {server_id}, config.learners | {server_id})
-        case Remove(server_id):
+        case Remove(server_id, request):
             _require(server_id in config.members, f"server {server_id} is not a member", config)
-            return _revoted(config, config.voters - {server_id}, config.learners - {server_id})
-        case Replace(leaving, joining):
+            left = _revoted(config, config.voters - {server_id}, config.learners - {server_id})
+            return _remembering(left, config, server_id, request)
+        case Replace(leaving, joining, request):
             _require(leaving in config.voters, f"server {leaving} is not a voter", config)
             _require(joining in config.learners, f"server {joining} is not a learner", config)
-            return _revoted(config, (config.voters - {leaving}) | {joining}, config.learners - {joining})
+            left = _revoted(config, (config.voters - {leaving}) | {joining}, config.learners - {joining})
+            return _remembering(left, config, leaving, request)
         case _:
             assert_never(change)
 
 
 def settled(config: Config) -> Config:
     """The config that ends a joint one."""
-    return _made(config.voters, frozenset(), config.learners, config.servers)
+    return _made(config, config.voters, frozenset(), config.learners, config.servers)
 
 
 def encode_config(config: Config) -> bytes:
     """Plain lists in sorted order: equal configs have equal bytes."""
-    return dumps(
-        [
-            CONFIG_FORMAT,
-            sorted(config.voters),
-            sorted(config.outgoing),
-            sorted(config.learners),
-            [[server.id, server.name, server.address] for server in config.servers],
-        ]
-    )
+    plain: list[object] = [
+        CONFIG_FORMAT_REMOVED if config.removed else CONFIG_FORMAT,
+        sorted(config.voters),
+        sorted(config.outgoing),
+        sorted(config.learners),
+        [[server.id, server.name, server.address] for server in config.servers],
+    ]
+    if config.removed:
+        plain.append([[one.server.id, one.server.name, one.server.address, one.request] for one in config.removed])
+    return dumps(plain)
 
 
 def decode_config(payload: bytes) -> Config:
     """The config of a CONFIG entry; raises `CodecError` for anything that `encode_config` would not have written."""
     plain = loads(payload)
     try:
-        version, voters, outgoing, learners, servers = plain
-        if version != CONFIG_FORMAT:
-            raise CodecError(f"membership record has format {version!r}; this version knows {CONFIG_FORMAT}")
-        config = _made(
-            _ids(voters), _ids(outgoing), _ids(learners), tuple(ServerInfo(*map(_text, each)) for each in servers)
-        )
+        version, voters, outgoing, learners, servers, *more = plain
+        if version not in (CONFIG_FORMAT, CONFIG_FORMAT_REMOVED):
+            raise CodecError(f"membership record has format {version!r}; this version knows {CONFIG_FORMAT_REMOVED}")
+        infos = tuple(ServerInfo(*map(_text, each)) for each in servers)
+        removed = tuple(_removed(*map(_text, each)) for each in (more[0] if more else ()))
+        config = _made(Config(removed=removed), _ids(voters), _ids(outgoing), _ids(learners), infos)
     except (TypeError, ValueError) as why:
         raise CodecError(f"membership record does not have the expected shape: {why}") from why
     if encode_config(config) != payload:
@@ -242,18 +266,33 @@ class ConfigHistory:
 
 def _revoted(config: Config, voters: frozenset[str], learners: frozenset[str]) -> Config:
     if voters == config.voters:
-        return _made(voters, frozenset(), learners, config.servers)
+        return _made(config, voters, frozenset(), learners, config.servers)
     if not voters:
         raise BadChange("a region cannot be left without voters", hint="promote another server first")
-    return _made(voters, config.voters, learners, config.servers)
+    return _made(config, voters, config.voters, learners, config.servers)
 
 
 def _made(
-    voters: frozenset[str], outgoing: frozenset[str], learners: frozenset[str], servers: tuple[ServerInfo, ...]
+    before: Config,
+    voters: frozenset[str],
+    outgoing: frozenset[str],
+    learners: frozenset[str],
+    servers: tuple[ServerInfo, ...],
 ) -> Config:
     members = voters | outgoing | learners
     kept = tuple(sorted((server for server in servers if server.id in members), key=lambda server: server.id))
-    return Config(voters, outgoing, learners, kept)
+    return Config(voters, outgoing, learners, kept, before.removed)
+
+
+def _remembering(config: Config, before: Config, server_id: str, request: str) -> Config:
+    server = before.server(server_id)
+    assert server is not None
+    others = tuple(one for one in before.removed if one.server.id != server_id)
+    return replace(config, removed=(*others, Removed(server, request))[-REMOVED_MAX:])
+
+
+def _removed(server_id: str, name: str, address: str, request: str) -> Removed:
+    return Removed(ServerInfo(server_id, name, address), request)
 
 
 def _require(holds: bool, message: str, config: Config) -> None:

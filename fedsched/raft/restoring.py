@@ -92,8 +92,8 @@ class Restoring:
         """Fetch an image from another server; durable and verified on return."""
         receiver = await self._in_thread(self.images.receive, meta)
         try:
-            async with self._fetch(server, meta, receiver.offset) as chunks:
-                with trio.fail_after(FETCH_IDLE_S) as patience:
+            with trio.fail_after(FETCH_IDLE_S) as patience:
+                async with self._fetch(server, meta, receiver.offset) as chunks:
                     async for chunk in chunks:
                         await self._in_thread(receiver.write, chunk)
                         patience.deadline = trio.current_time() + FETCH_IDLE_S

@@ -177,7 +177,8 @@ class Snapshotter:
                 await self._receive(offer)
                 ok = True
             except WEATHER as why:
-                self._log.warn("snapshot_fetch_failed", index=offer.meta.index, sender=offer.sender, why=str(why))
+                stalled = f"nothing came for {FETCH_IDLE_S:.0f} s" if isinstance(why, trio.TooSlowError) else str(why)
+                self._log.warn("snapshot_fetch_failed", index=offer.meta.index, sender=offer.sender, why=stalled)
             if self._offer is offer:
                 self._offer = None
             if ok:
@@ -189,8 +190,8 @@ class Snapshotter:
     async def _receive(self, offer: SnapshotOffer) -> None:
         receiver = await self._in_thread(self._snapshots.receive, offer.meta)
         try:
-            async with self._fetch(offer, receiver.offset) as chunks:
-                with trio.fail_after(FETCH_IDLE_S) as patience:
+            with trio.fail_after(FETCH_IDLE_S) as patience:
+                async with self._fetch(offer, receiver.offset) as chunks:
                     async for chunk in chunks:
                         await self._in_thread(receiver.write, chunk)
                         patience.deadline = trio.current_time() + FETCH_IDLE_S

@@ -28,7 +28,7 @@ class CallMeta(Record):
 
 
 class ReplyMeta(Record):
-    """Said with every reply."""
+    """Said with every reply, and with refusals that looked at the state."""
 
     index: Annotated[int, "The index the answer reflects."] = 0
     applied: Annotated[int, "How much of the log the answering server had applied."] = 0

@@ -7,6 +7,8 @@
 again if need be. A write whose outcome is unknown is sent again under the same request id (session and number), so the
 region carries it out once and answers twice. Calls that are neither reads nor numbered writes (handing leadership over)
 are sent once. Nobody listening at the very start is reported at once: then the address is wrong more often than not.
+
+Whoever keeps account of attempts and request ids itself uses `ask`: one attempt, with exactly what is given beside it.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from fedsched.codec import dumps, from_builtins, from_bytes, loads, to_builtins, to_bytes
+from fedsched.codec import dumps, to_builtins, to_bytes
 from fedsched.env.ids import uuid_text
 from fedsched.model.declare import Record
 from fedsched.model.errors import DeadlineExceeded, FedschedError, Unavailable
-from fedsched.rpc.body import REPLY_LIMITS
+from fedsched.rpc.body import REPLY_LIMITS, unseal
 from fedsched.rpc.context import CallMeta, ReplyMeta, RequestID
-from fedsched.rpc.errors import error_of
+from fedsched.rpc.errors import error_of, meta_of
 from fedsched.rpc.method import Method, RunsAt
 from fedsched.sdk.target import Target
 from fedsched.wire.blocking_link import BlockingCall
@@ -43,6 +45,8 @@ UNKNOWN_CODES: Final = frozenset({"outcome_unknown", "deadline"})
 
 FINAL_CODES: Final = frozenset({"disk_pressure", "rejected"})
 """Weather by status, but waiting does not help: somebody has to act."""
+
+NO_META: Final = CallMeta()
 
 Q = TypeVar("Q", bound=Record)
 R = TypeVar("R", bound=Record)
@@ -72,7 +76,10 @@ class Client:
     ) -> None:
         self.target = target
         self.last = ReplyMeta()
-        """What came beside the last reply: its index, who answered."""
+        """What came beside the last reply or refusal: its index, who answered.
+
+        So a caller that finds nothing can wait for it: `call(..., min_index=client.last.index)`.
+        """
         self._dial = dial
         self._patience_s = patience_s
         self._now = now
@@ -103,15 +110,23 @@ class Client:
         heard: FedschedError | None = None
         while True:
             try:
-                call = self._open(method, payload, deadline)
-                return self._unseal(method, call.wait_reply())
-            except FedschedError as raised:
-                error = as_raised(raised)
-                if heard is not None and isinstance(error, DeadlineExceeded):
-                    error = heard  # the last attempt had no time left: what was heard before says more
-                heard = error
-                self._judge(method, error, deadline, pause)
+                return self._attempt(method, payload, deadline)
+            except FedschedError as error:
+                if heard is None or not isinstance(error, DeadlineExceeded):
+                    heard = error  # a last attempt that had no time left says less than what was heard before
+                self._judge(method, heard, deadline, pause)
             pause = self._pause(pause, deadline)
+
+    def ask(
+        self, method: Method[Q, R], request: Q, meta: CallMeta = NO_META, timeout_s: float = float("inf")
+    ) -> tuple[R, ReplyMeta]:
+        """Ask once, saying just this beside the request. Whatever goes wrong is raised; the next one dials anew."""
+        try:
+            reply = self._attempt(method, _sealed(meta, request), self._now() + timeout_s)
+        except Unavailable:
+            self.close()
+            raise
+        return reply, self.last
 
     def download(self, method: Method[Q, R], request: Q, *, stale: bool = False) -> Download[R]:
         """Ask for a stream of bytes; sent once, since its reader may have used what came before the weather."""
@@ -175,10 +190,18 @@ class Client:
             self.close()
             raise
 
+    def _attempt(self, method: Method[Any, R], payload: bytes, deadline: float) -> R:
+        """One attempt; its errors as the agent raised them."""
+        try:
+            return self._unseal(method, self._open(method, payload, deadline).wait_reply())
+        except RemoteError as raised:
+            error = as_raised(raised)
+            self.last = meta_of(error) or self.last
+            raise error from None
+
     def _unseal(self, method: Method[Any, R], payload: bytes) -> R:
-        value = loads(payload, REPLY_LIMITS)
-        self.last = from_builtins(value[0], ReplyMeta)
-        return from_bytes(value[1], method.reply, REPLY_LIMITS)
+        self.last, reply = unseal(payload, ReplyMeta, method.reply, REPLY_LIMITS)
+        return reply.record(REPLY_LIMITS)
 
     def _judge(self, method: Method[Any, Any], error: FedschedError, deadline: float, pause: float) -> None:
         """Return if trying again is right; raise otherwise."""

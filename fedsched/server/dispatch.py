@@ -19,13 +19,14 @@ import trio
 from msgspec import structs
 
 from fedsched.env.env import Env
-from fedsched.model.errors import FedschedError, NotFound, Unavailable
+from fedsched.model.errors import Busy, FedschedError, NotFound, Unavailable
 from fedsched.raft.errors import NoQuorumRead, NotLeader, OutcomeUnknown, ProposalLost, ProposalRefused
 from fedsched.raft.membership import ServerInfo
 from fedsched.raft.runner import RaftRunner
 from fedsched.rpc.body import Answer, Body
 from fedsched.rpc.caller import LinkCaller
 from fedsched.rpc.context import ReplyMeta, RequestID
+from fedsched.rpc.errors import with_meta
 from fedsched.rpc.method import Method, RunsAt
 from fedsched.rpc.relay import RunsInCircles, relay
 from fedsched.rpc.server_side import CallContext, ServeHere
@@ -116,10 +117,15 @@ class Dispatch:
             return await serve_here(context, request)
         if method.writes and meta.request_id is None:
             context.meta = structs.replace(meta, request_id=RequestID(session=self._session, seq=next(self._numbers)))
-        if method.runs_at is RunsAt.LEADER and (method.writes or not meta.stale):
-            answer = await self._from_leader(context, request, serve_here)
-        else:
-            answer = await self._from_own_state(context, request, serve_here)
+        try:
+            if method.runs_at is RunsAt.LEADER and (method.writes or not meta.stale):
+                answer = await self._from_leader(context, request, serve_here)
+            else:
+                answer = await self._from_own_state(context, request, serve_here)
+        except FedschedError as refused:
+            if _reflects_state(refused) and not refused.details:
+                with_meta(refused, self._signed(context.reply_meta))
+            raise
         return Answer(answer.reply, self._signed(answer.meta))
 
     async def _from_leader(self, context: CallContext, request: Body[Any], serve_here: ServeHere) -> Answer:
@@ -245,3 +251,8 @@ class Dispatch:
             last_contact_s=0.0 if self._raft.is_leader else status.leader_contact_ticks * self._raft.settings.tick_s,
             server=self._me().name,
         )
+
+
+def _reflects_state(error: FedschedError) -> bool:
+    """Refusals were decided by looking at something, and say when that was; weather has seen nothing."""
+    return 400 <= error.http_status < 500 and not isinstance(error, Busy)

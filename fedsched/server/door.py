@@ -1,18 +1,22 @@
 """The server port: one listener for Raft, for calls between servers, and for whoever else connects by mistake.
 
 What arrives is nobody's friend until it has said which protocol it speaks. Everything before that is bounded in time,
-bytes and number; what goes wrong on one connection ends that connection and is counted, nothing more.
+bytes and number; what goes wrong on one connection ends that connection and is counted against whoever it was, nothing
+more. Who it was: its address, and the server's name if it greeted as one or speaks Raft from where just one server is.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import trio
 
+from fedsched.codec.cbor import CodecError, Limits, loads
 from fedsched.model.errors import FedschedError
+from fedsched.raft.membership import ServerInfo
 from fedsched.rpc.server_side import CallServer
 from fedsched.server.identity import SERVER, Identity, NotAllowed, identify
 from fedsched.server.peers import SERVER_LIMITS
@@ -20,15 +24,27 @@ from fedsched.server.tls import TlsContexts
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry, counter, gauge
 from fedsched.wire.carrier import CarrierClosed
-from fedsched.wire.errors import ProtocolViolation
 from fedsched.wire.frames import Hello
 from fedsched.wire.limits import ByteBudget
 from fedsched.wire.link import Link
+from fedsched.wire.offenders import Offenders, is_violation
 from fedsched.wire.stream import Preamble, StreamCarrier, read_preamble
 
 REFUSED: Final = counter("server.connections_refused", "connections closed for what they sent, or for being too many")
 OPEN: Final = gauge("server.connections", "open connections on the server port")
+GREETING_LIMITS: Final = Limits(bytes_max=1024, depth_max=2, nodes_max=16)
 _BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
+
+
+@dataclass(slots=True)
+class Visitor:
+    """Who is at the other end of a connection, as far as that has become clear."""
+
+    peer: str
+    """Address and port."""
+    host: str
+    server: str = ""
+    """Its name, if it is a server of this region."""
 
 
 class ServerDoor:
@@ -39,6 +55,7 @@ class ServerDoor:
         *,
         calls: CallServer,
         raft: Callable[[trio.abc.Stream], Awaitable[None]],
+        servers: Callable[[], Iterable[ServerInfo]],
         tls: TlsContexts | None,
         connections_max: int,
         connections_per_host_max: int,
@@ -49,6 +66,7 @@ class ServerDoor:
     ) -> None:
         self._calls = calls
         self._raft = raft
+        self._servers = servers
         self._tls = tls
         self._connections_max = connections_max
         self._per_host_max = connections_per_host_max
@@ -58,26 +76,31 @@ class ServerDoor:
         """Connections by the host they come from."""
         self._refused = metrics.counter(REFUSED)
         self._gauge = metrics.gauge(OPEN)
+        self._offenders = Offenders("rpc", metrics=metrics, log=log)
         self._log = log
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """One connection, from accept to close. Never raises for anything the other side does."""
-        host = _name(stream).rpartition(":")[0]
-        if self._open.total() >= self._connections_max or self._open[host] >= self._per_host_max:
-            self._refused.add()
+        visitor = _visitor(stream)
+        host, inside = visitor.host, self._open.total()
+        if inside >= self._connections_max or self._open[host] >= self._per_host_max:
+            self._refuse(visitor, f"too many connections: {inside}, {self._open[host]} of them from there")
             await trio.aclose_forcefully(stream)
             return
         self._count(host, 1)
         try:
-            await self._serve(stream)
+            await self._serve(stream, visitor)
         except (FedschedError, CarrierClosed, trio.TooSlowError) as refusal:
-            self._refused.add()
-            self._log.debug("connection_closed", peer=_name(stream), why=str(refusal) or "too slow")
+            self._refuse(visitor, str(refusal) or "too slow")
         except _BROKEN as weather:
-            self._log.debug("connection_lost", peer=_name(stream), why=repr(weather))
+            self._log.debug("connection_lost", peer=visitor.peer, server=visitor.server, why=repr(weather))
         finally:
             self._count(host, -1)
             await trio.aclose_forcefully(stream)
+
+    def _refuse(self, visitor: Visitor, why: str) -> None:
+        self._refused.add()
+        self._offenders.note(why, host=visitor.host, peer=visitor.peer, server=visitor.server)
 
     def _count(self, host: str, by: int) -> None:
         self._open[host] += by
@@ -85,8 +108,7 @@ class ServerDoor:
             del self._open[host]
         self._gauge.set(self._open.total())
 
-    async def _serve(self, socket_stream: trio.SocketStream) -> None:
-        peer = _name(socket_stream)
+    async def _serve(self, socket_stream: trio.SocketStream, visitor: Visitor) -> None:
         stream: trio.abc.Stream = socket_stream
         certificate = None
         with trio.fail_after(self._handshake_s):
@@ -102,15 +124,18 @@ class ServerDoor:
         identity = identify(certificate, self._tls)
 
         async def admit(hello: Hello) -> Identity:
+            if identity == SERVER:
+                visitor.server = self._greeted_as(hello)
             return identity
 
         match preamble:
             case Preamble.RAFT:
                 if identity != SERVER:
-                    raise NotAllowed(f"{peer} shows no server's certificate and may not speak Raft")
+                    raise NotAllowed(f"{visitor.peer} shows no server's certificate and may not speak Raft")
+                visitor.server = self._only_server_at(visitor.host)
                 await self._raft(stream)
             case Preamble.CALLS:
-                carrier = StreamCarrier(stream, peer)
+                carrier = StreamCarrier(stream, visitor.peer)
                 link = Link(
                     carrier,
                     is_opener=False,
@@ -120,13 +145,26 @@ class ServerDoor:
                     budget=self._budget,
                 )
                 closed = await link.run()
-                if closed.code == ProtocolViolation.code:
-                    self._refused.add()
+                if is_violation(closed):
+                    self._refuse(visitor, closed.message)
+
+    def _greeted_as(self, hello: Hello) -> str:
+        """The name of the server that a greeting is from (see `PeerLinks`); empty if we know none of that id."""
+        try:
+            said = loads(hello.payload, GREETING_LIMITS) if hello.payload else {}
+        except CodecError:
+            return ""
+        server_id = said.get("server") if isinstance(said, dict) else None
+        return next((server.name for server in self._servers() if server.id == server_id), "")
+
+    def _only_server_at(self, host: str) -> str:
+        names = [server.name for server in self._servers() if server.address.rpartition(":")[0].strip("[]") == host]
+        return names[0] if len(names) == 1 else ""
 
 
-def _name(stream: trio.SocketStream) -> str:
+def _visitor(stream: trio.SocketStream) -> Visitor:
     try:
         host, port = stream.socket.getpeername()[:2]
     except OSError:
-        return "gone"
-    return f"{host}:{port}"
+        return Visitor("gone", "gone")
+    return Visitor(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", host)

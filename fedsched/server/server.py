@@ -185,6 +185,7 @@ class Server:
         door = ServerDoor(
             calls=self.calls,
             raft=raft.transport.serve,
+            servers=lambda: raft.core.config.servers,
             tls=options.tls,
             connections_max=options.connections_max,
             connections_per_host_max=options.connections_per_host_max,

@@ -7,6 +7,10 @@ wait here until the answer would be a newer one.
 Indexes are as fine as the rows allow, so that somebody who reads, thinks and reads again is not answered at once
 because of what happened to others meanwhile. Where no single row says when an answer changed, a table's index does.
 What was there before a saved state was put in place of it counts as changed by that, whatever its rows say.
+
+What is not there has no row to say since when. It counts as gone since its table last lost a row, which a server knows
+from when it started: so whoever was told of its absence waits until it appears, and others that come, which is what
+usually happens to tables, do not disturb the wait; and whoever saw it and asks again is told that it is gone.
 """
 
 from __future__ import annotations
@@ -42,6 +46,8 @@ class Looked:
     """When any of it last changed."""
     topics: tuple[Topic, ...]
     """Whatever raises the index touches one of these."""
+    absent_from: str = ""
+    """The table that does not have what was asked for; then `index` is not used."""
 
 
 Look = Callable[[Any, CallContext], Looked]
@@ -51,7 +57,14 @@ Look = Callable[[Any, CallContext], Looked]
 def look_at_evaluations(state: State, namespace: str, job_id: str) -> Looked:
     """All evaluations of a job. One that is cleaned away is not reported: nobody waits for less."""
     indexes = [row.modify_index for row in state.evaluations.of_job(namespace, job_id)]
-    return Looked(max(indexes, default=state.table_index(EVALUATIONS)), (one_row(_OF_JOB, namespace, job_id),))
+    topics = (one_row(_OF_JOB, namespace, job_id),)
+    return Looked(max(indexes), topics) if indexes else Looked(0, topics, absent_from=EVALUATIONS)
+
+
+def look_at_row(state: State, table: str, *key: Any) -> Looked:
+    """One row, there or not."""
+    index = state.row_index(table, key)
+    return Looked(index, (one_row(table, *key),), absent_from="" if index else table)
 
 
 class StateWaits:
@@ -62,6 +75,10 @@ class StateWaits:
         self._dice = dice
         self._core = Waits(limit)
         self._events: dict[Waiter, trio.Event] = {}
+        self._known_since = machine.store.index
+        """What was deleted before that, nobody here remembers."""
+        self._shrunk: dict[str, int] = {}
+        """When each table last lost a row, since then."""
         machine.listen(self._changed)
 
     def __len__(self) -> int:
@@ -70,8 +87,9 @@ class StateWaits:
     def look(self, look: Look, request: Any, context: CallContext) -> Looked:
         """What the answer depends on now, with an index that never goes back: at least 1, at least the last restore."""
         looked = look(request, context)
+        index = self._absent_since(looked.absent_from) if looked.absent_from else looked.index
         restore = self._machine.store.meta.rows.get(INDEX_AHEAD)
-        return replace(looked, index=max(1, looked.index, restore.modify_index if restore else 0))
+        return replace(looked, index=max(1, index, restore.modify_index if restore else 0))
 
     async def wait_newer(self, look: Callable[[], Looked], after: int, wait_s: float) -> None:
         """Return once what is looked at has an index above `after`, or when time is up.
@@ -98,8 +116,15 @@ class StateWaits:
                 self._core.remove(waiter)
                 self._events.pop(waiter, None)
 
+    def _absent_since(self, table: str) -> int:
+        return max(self._known_since, self._shrunk.get(table, 0))
+
     def _changed(self, gathered: list[Changes]) -> None:
         for changes in gathered:
+            if changes.is_everything:
+                self._known_since = changes.index
+            for table in changes.shrunk:
+                self._shrunk[table] = changes.index
             self._wake(changes)
             by_job = self._of_jobs(changes)
             if by_job:

@@ -25,6 +25,7 @@ from fedsched.sim.daemon_clients import Client, Crowd
 from fedsched.sim.daemon_faults import Faults
 from fedsched.sim.daemon_host import Daemon, Region
 from fedsched.sim.daemon_plan import DaemonOptions, draw
+from fedsched.sim.provenance import provenance
 from fedsched.sim.trace import Trace
 from fedsched.sim.verdict import Broken
 
@@ -72,6 +73,19 @@ def run_options(options: DaemonOptions, *, echo: Callable[[str], None] | None = 
     concerned = broken.servers if broken else frozenset()
     last = book.trace.last(concerned, EVENTS_SHOWN)
     return Report(options, broken, book.trace.hash(), book.trace.number, run.ended_at, counts, last)
+
+
+def story(report: Report) -> str:
+    """What somebody needs to know about a broken run."""
+    seed = report.options.seed
+    return "\n".join(
+        [
+            *report.last,
+            f"seed {seed} breaks {report.broken}",
+            f"version: {provenance()}",
+            f"replay: python -m fedsched.sim.daemons --first {seed} --trace",
+        ]
+    )
 
 
 class _Run(trio.abc.Instrument):
@@ -233,13 +247,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--counts", action="store_true", help="print how often what happened")
     given = parser.parse_args(arguments)
     totals: Counter[str] = Counter()
+    provenance()  # before anything runs: files may change while it does
     for seed in range(given.first, given.first + given.seeds):
         report = run_seed(seed, echo=print if given.trace else None)
         totals.update(report.counts)
         if report.broken is not None:
-            print(*report.last, sep="\n")
-            print(f"seed {seed} breaks {report.broken}")
-            print(f"replay: python -m fedsched.sim.daemons --first {seed} --trace")
+            print(story(report))
             return 1
         print(f"seed {seed} {report.trace_hash} {report.events} events in {report.virtual_s:.1f} virtual seconds")
     if given.counts:

@@ -23,6 +23,7 @@ from fedsched.sim import batch
 from fedsched.sim.hunt import SCENARIO_SEEDS, Catch
 from fedsched.sim.mutant_list import MUTANTS
 from fedsched.sim.options import Options, draw_options, load, save
+from fedsched.sim.provenance import provenance
 from fedsched.sim.report import Tally, failure_text
 from fedsched.sim.runner import Result, Run
 from fedsched.sim.scenarios import BY_NAME as SCENARIOS_BY_NAME
@@ -105,6 +106,7 @@ def _loaded(file: str | None) -> Options | None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    provenance()  # before anything runs: files may change while it does
     seeds, options = _seeds(arguments), _loaded(arguments.options)
     if arguments.trace or arguments.until is not None:
         return _run_watched(seeds, options, arguments)
@@ -145,6 +147,7 @@ def _story(result: Result, options: Options | None, options_file: str | None) ->
 
 def _twice(arguments: argparse.Namespace) -> int:
     """The same seeds in processes with different hash seeds; every trace must be the same."""
+    provenance()
     seeds = _seeds(arguments)
     traces: dict[int, str] = {}
     tally = Tally()
@@ -163,6 +166,7 @@ def _twice(arguments: argparse.Namespace) -> int:
 
 
 def _scenarios(arguments: argparse.Namespace) -> int:
+    provenance()
     tally = Tally()
     for name in arguments.names or [scenario.name for scenario in SCENARIOS]:
         scenario = SCENARIOS_BY_NAME[name]

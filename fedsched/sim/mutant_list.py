@@ -298,8 +298,8 @@ MEMBERS = (
         "voters change in one step",
         (
             MEMBERSHIP,
-            "    return _made(voters, config.voters, learners, config.servers)\n",
-            "    return _made(voters, frozenset(), learners, config.servers)\n",
+            "    return _made(config, voters, config.voters, learners, config.servers)\n",
+            "    return _made(config, voters, frozenset(), learners, config.servers)\n",
         ),
     ),
     _mutant(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
 
-from fedsched import __version__
 from fedsched.raft import rare
 from fedsched.sim.options import Options
+from fedsched.sim.provenance import provenance
 from fedsched.sim.runner import Result
 
 
@@ -24,7 +23,7 @@ def failure_text(result: Result, options: Options, replay: str) -> str:
         f"  where    event {failure.event}, {failure.time_us / 1e6:.6f} s of simulated time",
         f"  servers  {', '.join(failure.servers) or 'all'}",
         f"  trace    {result.trace}",
-        f"  version  fedsched {__version__}, Python {platform.python_version()}",
+        f"  version  {provenance()}",
         f"  replay   {replay}",
         f"  options  {msgspec.json.encode(options).decode()}",
         f"last {len(failure.last_events)} events:",

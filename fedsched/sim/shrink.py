@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from fedsched.sim.options import Options, changed
+from fedsched.sim.provenance import provenance
 from fedsched.sim.runner import Failure, run_seed
 from fedsched.sim.schedule import Action, draw_schedule
 
@@ -28,6 +29,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     found_with: str = ""
     """The planted bug that it was found with, if any."""
+    found_on: str = ""
+    """The code that it was found on, as `provenance` tells it."""
     options: Options
     schedule: list[Action]
 
@@ -49,6 +52,7 @@ class _Shrinker:
         self._failure: Failure | None = None
 
     def go(self) -> Case | None:
+        provenance()  # before anything runs
         first = run_seed(self._seed, self._options, self._schedule).failure
         if first is None:
             return None
@@ -61,6 +65,7 @@ class _Shrinker:
             seed=self._seed,
             invariant=self._failure.invariant,
             what=self._failure.what,
+            found_on=provenance(),
             options=self._options,
             schedule=self._schedule,
         )

@@ -43,11 +43,13 @@ class AllocChange(NamedTuple):
 class Changes:
     """Everything one command changed."""
 
-    __slots__ = ("allocs", "index", "is_everything", "rows")
+    __slots__ = ("allocs", "index", "is_everything", "rows", "shrunk")
 
     def __init__(self, index: int, *, is_everything: bool = False) -> None:
         self.index = index
         self.rows: list[Change] = []
+        self.shrunk: set[str] = set()
+        """The tables from which a row was deleted."""
         self.allocs: list[AllocChange] = []
         self.is_everything = is_everything
         """The whole state was replaced: whoever waits for anything has to look again."""

@@ -67,9 +67,9 @@ class State:
         return max(1, self.table_indexes.get(table, 0))
 
     def row_index(self, table: str, key: Key) -> int:
-        """When this row was last written; the table's index if there is no such row."""
+        """When this row was last written, at least 1; 0 if there is no such row."""
         row = self._row(table, key)
-        return max(1, getattr(row, "modify_index", 0)) if row is not None else self.table_index(table)
+        return max(1, getattr(row, "modify_index", 0)) if row is not None else 0
 
     def view_for(self, evaluation_id: str) -> EvaluationView | None:
         """Everything an evaluation is decided from, except for the fleet."""

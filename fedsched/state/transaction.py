@@ -34,6 +34,7 @@ class Transaction:
         row = table.delete(*key)
         if row is not None:
             self.changes.rows.append(Change(table.name, key, self.index))
+            self.changes.shrunk.add(table.name)
         return row
 
     def changed(self, change: AllocChange) -> None:

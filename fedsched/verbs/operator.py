@@ -56,7 +56,8 @@ def list_peers(terminal: Terminal, given: Given) -> int:
 def remove_peer(terminal: Terminal, given: Given) -> int:
     reply = terminal.client.call(RAFT_REMOVE_PEER, _peer(given, is_needed=True))
     if not terminal.formatted(given, lambda: to_api(reply)):
-        terminal.say(f"Removed peer with id {_quoted(reply.id)}")
+        verb = "Removed earlier:" if reply.already else "Removed"
+        terminal.say(f"{verb} peer with id {_quoted(reply.id)}")
     return OK
 
 
@@ -95,7 +96,8 @@ def change_peer(terminal: Terminal, given: Given) -> int:
     )
     reply = terminal.client.call(RAFT_CHANGE_PEER, request)
     if not terminal.formatted(given, lambda: to_api(reply)):
-        terminal.say(f"Changed peer with id {_quoted(reply.id)} ({given['change']})")
+        verb = "Nothing to change for" if reply.already else "Changed"
+        terminal.say(f"{verb} peer with id {_quoted(reply.id)} ({given['change']})")
     return OK
 
 

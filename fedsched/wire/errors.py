@@ -35,10 +35,10 @@ class RemoteError(FedschedError):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message, hint=failure.hint)
         self.failure = failure
+        self.details = failure.details
         self.__dict__.update(code=failure.code, http_status=failure.http_status)
 
 
 def failure_of(error: FedschedError) -> Failure:
     """The wire form of an error an operator can act on."""
-    details = error.failure.details if isinstance(error, RemoteError) else b""
-    return Failure(error.code, error.message, error.hint, error.http_status, details)
+    return Failure(error.code, error.message, error.hint, error.http_status, error.details)

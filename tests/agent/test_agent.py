@@ -31,6 +31,7 @@ from fedsched.rpc.methods.job import JOB_GET, JOB_REGISTER, JobRegisterRequest, 
 from fedsched.telemetry.log import Hub
 from fedsched.wire.address import parse_address
 from fedsched.wire.errors import RemoteError
+from fedsched.wire.offenders import OFFENCES
 from fedsched.wire.tls import TlsOptions
 from fedsched.wire.websocket import connect_websocket
 from tests.agent.agents import a_config, an_agent, connected, run_agents
@@ -214,7 +215,30 @@ def test_one_connection_too_many_from_one_address_is_closed_and_the_others_go_on
                 await wait_closed(agent, b"anything")
             await caller.call(AGENT_SELF, Empty())
 
-        assert "too_many_connections" in [event.name for event in told.take()]
+        (refused,) = [dict(event.fields) for event in told.take() if event.name == "peer_refused"]
+        assert refused["peer"].startswith("127.0.0.1:")
+        assert (refused["port"], refused["why"]) == ("http", "too many connections: 2 from there")
+        assert agent.metrics.counters(OFFENCES).labels("http", "127.0.0.1").value == 1
+
+    run_agents(agent, scenario=scenario)
+
+
+def test_a_peer_that_breaks_the_rules_of_the_wire_on_the_http_port_is_named_and_counted(tmp_path: Path) -> None:
+    hub = Hub()
+    told = hub.subscribe("debug", capacity=10_000)
+    agent = an_agent(a_config(tmp_path), hub)
+
+    async def scenario() -> None:
+        async with trio.open_nursery() as nursery:
+            carrier = await connect_websocket(nursery, parse_address(agent.http_address))
+            await carrier.send([(b"\x00\x02", b"\xff\xff")])
+            count = agent.metrics.counters(OFFENCES).labels("http", "127.0.0.1")
+            await until("it is counted", lambda: count.value == 1)
+            await carrier.aclose()
+            nursery.cancel_scope.cancel()
+
+        (refused,) = [dict(event.fields) for event in told.take() if event.name == "peer_refused"]
+        assert refused["why"].startswith("frame header")
 
     run_agents(agent, scenario=scenario)
 

@@ -24,13 +24,11 @@ from fedsched.agent.dev import make_agents, run_dev, with_ports_chosen
 from fedsched.agent.main import run_agent, run_until_signal
 from fedsched.agent.region_file import RegionFile, read_regions
 from fedsched.model.errors import Unavailable
-from fedsched.rpc.blocking_caller import BlockingCaller
 from fedsched.rpc.method import Empty
 from fedsched.rpc.methods.agent import AGENT_SELF
 from fedsched.rpc.methods.status import STATUS_LEADER
+from fedsched.sdk.connect import connect
 from fedsched.telemetry.log import Hub
-from fedsched.wire import blocking_link
-from fedsched.wire.address import parse_address
 from tests.agent.agents import a_config, an_agent
 
 STOP_S = 5.0
@@ -302,10 +300,10 @@ def test_a_dev_process_elects_answers_and_ends_within_five_seconds_of_sigterm(tm
             if "Ctrl-C" in line:
                 break
         address = next(line.split("=")[1].strip() for line in lines if "FEDSCHED_ADDR=" in line)
-        with BlockingCaller(blocking_link.connect(parse_address(address), timeout_s=20)) as caller:
-            itself, _ = caller.call(AGENT_SELF, Empty(), timeout_s=20)
+        with connect(address, environ={}, patience_s=20) as client:
+            itself = client.call(AGENT_SELF, Empty())
             deadline = time.monotonic() + 20
-            while not caller.call(STATUS_LEADER, Empty(), timeout_s=20)[0].leader:
+            while not client.call(STATUS_LEADER, Empty()).leader:
                 assert time.monotonic() < deadline, "no leader"
 
         began = time.monotonic()

@@ -8,8 +8,8 @@ from random import Random
 from typing import Final, TypeVar
 
 from fedsched.model.errors import FedschedError
-from fedsched.rpc.blocking_caller import BlockingCaller
 from fedsched.rpc.context import RequestID
+from fedsched.sdk.client import Client
 from fedsched.sim.streams import stream
 from tests.chaos.workload import Unknown
 from tests.e2e.calls import Seen, connect, read, register
@@ -35,7 +35,7 @@ class JobRegister:
         self._addresses = addresses
         self._session = f"chaos-{seed}-{number}-{time.time_ns()}"
         self._chance: Random = stream(seed, f"servers-of-{number}")
-        self._caller: BlockingCaller | None = None
+        self._caller: Client | None = None
         self._at = self._chance.randrange(len(addresses))
         self.connection = 0
 
@@ -66,7 +66,7 @@ class JobRegister:
         name = RequestID(session=self._session, seq=request)
         return self._ask(lambda caller: register(caller, key, value, expected=expected, request=name, timeout_s=CALL_S))
 
-    def _ask(self, ask: Callable[[BlockingCaller], T]) -> T:
+    def _ask(self, ask: Callable[[Client], T]) -> T:
         try:
             if self._caller is None:
                 self._caller = connect(self._addresses[self._at], DIAL_S)

@@ -1,4 +1,4 @@
-"""Calls to one agent the way a program makes them: the blocking link and the method table, one connection each."""
+"""Calls to one agent the way a program makes them, one connection each and every attempt by itself."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any, Self, TypeVar
 from fedsched.model.declare import Record
 from fedsched.model.errors import Conflict, FedschedError, NotFound
 from fedsched.model.job import Job
-from fedsched.rpc.blocking_caller import BlockingCaller
 from fedsched.rpc.context import CallMeta, ReplyMeta, RequestID
 from fedsched.rpc.method import Empty, Method
 from fedsched.rpc.methods.job import JOB_GET, JOB_REGISTER, JobRegisterRequest, JobRequest
 from fedsched.rpc.methods.raft import RAFT_LIST_PEERS, RAFT_STATUS
+from fedsched.sdk.client import NO_META, Client
+from fedsched.sdk.target import Target
 from fedsched.wire import blocking_link
 from fedsched.wire.address import parse_address
 from fedsched.wire.tls import TlsOptions
@@ -55,9 +56,10 @@ OUR_TLS = TlsOptions(
 )
 
 
-def connect(address: str, timeout_s: float, tls: TlsOptions = OUR_TLS) -> BlockingCaller:
-    """Dial an agent; its errors are those of the wire (`Unavailable`, `DeadlineExceeded`)."""
-    return BlockingCaller(blocking_link.connect(parse_address(address), timeout_s=timeout_s, tls=tls))
+def connect(address: str, timeout_s: float, tls: TlsOptions = OUR_TLS) -> Client:
+    """A client to `ask`: its first question dials; the errors are those of the wire (`Unavailable`, ...)."""
+    target = Target(parse_address(address))
+    return Client(target, lambda: blocking_link.connect(target.address, timeout_s=timeout_s, tls=tls))
 
 
 def job_with(key: str, value: str) -> Job:
@@ -66,14 +68,14 @@ def job_with(key: str, value: str) -> Job:
 
 
 def register(
-    caller: BlockingCaller, key: str, value: str, *, expected: int | None, request: RequestID | None, timeout_s: float
+    caller: Client, key: str, value: str, *, expected: int | None, request: RequestID | None, timeout_s: float
 ) -> int | None:
     """Write the key, if `expected` is given only at that modify index; None when it is not there (any more)."""
     body = JobRegisterRequest(
         job=job_with(key, value), enforce_index=expected is not None, job_modify_index=expected or 0
     )
     try:
-        reply, _ = caller.call(JOB_REGISTER, body, CallMeta(request_id=request), timeout_s)
+        reply, _ = caller.ask(JOB_REGISTER, body, CallMeta(request_id=request), timeout_s)
     except Conflict:
         if expected is None:
             raise
@@ -81,9 +83,9 @@ def register(
     return reply.job_modify_index
 
 
-def read(caller: BlockingCaller, key: str, *, stale: bool, timeout_s: float) -> Seen:
+def read(caller: Client, key: str, *, stale: bool, timeout_s: float) -> Seen:
     try:
-        reply, meta = caller.call(JOB_GET, JobRequest(job_id=key), CallMeta(stale=stale), timeout_s)
+        reply, meta = caller.ask(JOB_GET, JobRequest(job_id=key), CallMeta(stale=stale), timeout_s)
     except NotFound:
         return Seen(None, 0)
     return Seen(reply.job.meta["value"], reply.job.job_modify_index, meta.applied)
@@ -95,8 +97,8 @@ class Caller:
     def __init__(self, server: Server) -> None:
         self._caller = connect(server.address, CALL_S)
 
-    def call(self, method: Method[Q, R], request: Q, meta: CallMeta | None = None) -> tuple[R, ReplyMeta]:
-        return self._caller.call(method, request, meta, CALL_S)
+    def call(self, method: Method[Q, R], request: Q, meta: CallMeta = NO_META) -> tuple[R, ReplyMeta]:
+        return self._caller.ask(method, request, meta, CALL_S)
 
     def register(self, key: str, value: str) -> int:
         index = register(self._caller, key, value, expected=None, request=None, timeout_s=CALL_S)
@@ -155,7 +157,7 @@ class Looker:
     """Asks servers how they are, over connections that are kept; learns which id belongs to which name."""
 
     def __init__(self) -> None:
-        self._callers: dict[str, BlockingCaller] = {}
+        self._callers: dict[str, Client] = {}
         self._names: dict[str, str] = {}
         self._lock = threading.Lock()
 
@@ -176,7 +178,7 @@ class Looker:
         caller = self._callers.get(server.address)
         if caller is None:
             caller = self._callers[server.address] = connect(server.address, LOOK_S)
-        status, _ = caller.call(RAFT_STATUS, Empty(), None, LOOK_S)
+        status, _ = caller.ask(RAFT_STATUS, Empty(), timeout_s=LOOK_S)
         self._names[status.server_id] = server.name
         return View(
             name=server.name,
@@ -202,4 +204,4 @@ look = Looker()
 def status_of(server: Server) -> Any:
     """All that a server says of its consensus."""
     with connect(server.address, CALL_S) as caller:
-        return caller.call(RAFT_STATUS, Empty(), None, CALL_S)[0]
+        return caller.ask(RAFT_STATUS, Empty(), timeout_s=CALL_S)[0]

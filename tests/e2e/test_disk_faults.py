@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from fedsched.model.errors import FedschedError
+from fedsched.rpc.method import Empty
 from fedsched.rpc.methods.job import JOB_DEREGISTER, JobDeregisterRequest
 from fedsched.rpc.methods.raft import RAFT_TRANSFER_LEADERSHIP, PeerRequest
 from fedsched.rpc.methods.snapshot import SNAPSHOT_SAVE
@@ -216,6 +217,7 @@ def write_until_it_dies(region: Region, victim: Server, acknowledged: dict[str, 
     assert "Traceback" not in victim.log_text()
 
 
+@pytest.mark.bare
 def test_a_server_with_a_full_disk_says_so_and_its_ballast_lets_it_start_again(
     cramped: tuple[Region, SmallDisk],
 ) -> None:
@@ -324,11 +326,8 @@ def cut_snapshot(region: Region, server: Server, entries: int) -> None:
         for number in range(entries):
             caller.register(f"job-{number % 10}", f"{time.monotonic()}")
     wait_level(region, look, within_s=10)
-    with (
-        connect(server.address, CALL_S) as saver,
-        saver.open_stream(SNAPSHOT_SAVE.name, SNAPSHOT_SAVE.flow, meta={"Stale": True}, timeout_s=CALL_S) as stream,
-    ):
-        assert sum(len(item) for item in stream.items()) > 0
+    with connect(server.address, CALL_S) as saver:
+        assert sum(len(item) for item in saver.download(SNAPSHOT_SAVE, Empty(), stale=True)) > 0
 
 
 def test_a_server_with_damaged_snapshots_starts_from_an_older_one_that_its_log_reaches_or_refuses(

@@ -56,4 +56,4 @@ def test_a_region_under_tls_works_for_those_it_knows_and_for_nobody_else(tmp_pat
 
 def _ask(address: str, tls: TlsOptions) -> None:
     with connect(address, 5, tls) as caller:
-        caller.call(RAFT_STATUS, Empty(), None, 5)
+        caller.ask(RAFT_STATUS, Empty(), timeout_s=5)

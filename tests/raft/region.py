@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from fedsched.raft.core import RaftCore
 from fedsched.raft.entry import Entry, EntryKind
-from fedsched.raft.membership import Config, ServerInfo, bootstrap_entry, first_config
+from fedsched.raft.membership import Config, Removed, ServerInfo, bootstrap_entry, first_config
 from fedsched.raft.messages import Effects, HardState, Message, Restored, SnapshotMeta, SnapshotOffer
 from fedsched.raft.settings import CoreSettings
 
@@ -24,10 +24,16 @@ def a_server(server_id: str) -> ServerInfo:
     return ServerInfo(server_id, f"server-{server_id}", f"127.0.0.1:{7000 + int(server_id)}")
 
 
-def a_config(voters: str = "", learners: str = "", outgoing: str = "") -> Config:
+def a_config(voters: str = "", learners: str = "", outgoing: str = "", removed: str = "") -> Config:
     """`a_config("123", learners="4")`: one character per server."""
     ids = sorted(set(voters) | set(learners) | set(outgoing))
-    return Config(frozenset(voters), frozenset(outgoing), frozenset(learners), tuple(a_server(each) for each in ids))
+    return Config(
+        frozenset(voters),
+        frozenset(outgoing),
+        frozenset(learners),
+        tuple(a_server(each) for each in ids),
+        tuple(Removed(a_server(each)) for each in removed),
+    )
 
 
 def a_log(terms: Iterable[int], *, after: int = 0) -> tuple[Entry, ...]:

@@ -7,6 +7,7 @@ import pytest
 from fedsched.codec.cbor import CodecError, dumps
 from fedsched.raft.entry import Entry, EntryKind
 from fedsched.raft.membership import (
+    REMOVED_MAX,
     AddLearner,
     BadChange,
     Config,
@@ -16,6 +17,7 @@ from fedsched.raft.membership import (
     Promote,
     Readdress,
     Remove,
+    Removed,
     Replace,
     bootstrap_entry,
     changed,
@@ -32,8 +34,8 @@ from tests.raft.region import a_config, a_server
     [
         (Promote("4"), a_config("1234", "5", outgoing="123"), a_config("1234", "5")),
         (Demote("3"), a_config("12", "345", outgoing="123"), a_config("12", "345")),
-        (Remove("1"), a_config("23", "45", outgoing="123"), a_config("23", "45")),
-        (Replace("1", "4"), a_config("234", "5", outgoing="123"), a_config("234", "5")),
+        (Remove("1"), a_config("23", "45", outgoing="123", removed="1"), a_config("23", "45", removed="1")),
+        (Replace("1", "4"), a_config("234", "5", outgoing="123", removed="1"), a_config("234", "5", removed="1")),
     ],
 )
 def test_voters_change_through_a_joint_config(change: ConfigChange, joint: Config, final: Config) -> None:
@@ -45,11 +47,34 @@ def test_voters_change_through_a_joint_config(change: ConfigChange, joint: Confi
     ("change", "result"),
     [
         (AddLearner(a_server("5")), a_config("123", "45")),
-        (Remove("4"), a_config("123")),
+        (Remove("4"), a_config("123", removed="4")),
     ],
 )
 def test_learners_come_and_go_in_one_step(change: ConfigChange, result: Config) -> None:
     assert changed(a_config("123", "4"), change) == result
+
+
+def test_who_left_is_remembered_with_the_request_and_everything_after_keeps_that() -> None:
+    config = changed(a_config("123", "45"), Remove("4", "request-a"))
+    config = settled(changed(config, Replace("1", "5", "request-b")))
+    config = settled(changed(config, Demote("2")))
+
+    assert config.removed == (Removed(a_server("4"), "request-a"), Removed(a_server("1"), "request-b"))
+
+
+def test_a_server_that_came_back_and_left_again_is_remembered_once() -> None:
+    config = changed(a_config("1", "2", removed="23"), Remove("2", "again"))
+
+    assert config.removed == (Removed(a_server("3")), Removed(a_server("2"), "again"))
+
+
+def test_only_the_last_to_leave_are_remembered() -> None:
+    config = a_config("1")
+    for number in range(10, REMOVED_MAX + 13):
+        config = changed(config, AddLearner(a_server(str(number))))
+        config = changed(config, Remove(str(number)))
+
+    assert [one.server.id for one in config.removed] == [str(number) for number in range(13, REMOVED_MAX + 13)]
 
 
 def test_an_address_changes_without_a_vote() -> None:
@@ -102,14 +127,25 @@ def test_every_server_bootstraps_with_the_same_bytes() -> None:
 
 
 def test_a_config_survives_the_log() -> None:
-    for config in (Config(), a_config("123"), a_config("124", "35", outgoing="123")):
+    left = changed(a_config("123"), Remove("3", "request"))
+    for config in (Config(), a_config("123"), a_config("124", "35", outgoing="123"), left, a_config("1", removed="32")):
         assert decode_config(encode_config(config)) == config
+
+
+def test_a_config_that_nobody_left_is_written_as_it_always_was() -> None:
+    assert encode_config(a_config("1")) == dumps([1, ["1"], [], [], [["1", "server-1", "127.0.0.1:7001"]]])
 
 
 @pytest.mark.parametrize(
     "plain",
     [
+        [3, [], [], [], []],
         [2, [], [], [], []],
+        [2, [], [], [], [], []],
+        [1, [], [], [], [], [["1", "name", "address", "request"]]],
+        [2, [], [], [], [], [["1", "name", "address"]]],
+        [2, [], [], [], [], [["1", "name", "address", 7]]],
+        [2, [], [], [], [], [["1", "name", "address", ""]], []],
         [1, [], [], []],
         [1, ["1"], [], [], [["1", "name"]]],
         [1, [1], [], [], []],

@@ -6,8 +6,10 @@ import importlib
 
 import pytest
 
+from fedsched.codec import dumps
 from fedsched.model.errors import BadRequest, Busy, FedschedError, Unavailable
-from fedsched.rpc.errors import RemoteError, _definers, error_of, failure_of, known_errors
+from fedsched.rpc.context import ReplyMeta
+from fedsched.rpc.errors import RemoteError, _definers, error_of, failure_of, known_errors, meta_of, with_meta
 from fedsched.wire.errors import Failure
 
 
@@ -27,6 +29,27 @@ def test_an_unknown_code_keeps_everything_it_said() -> None:
     assert isinstance(error, RemoteError)
     assert (error.code, error.http_status, str(error)) == ("from_the_future", 451, "what (how)")
     assert failure_of(error) == failure  # and passes on unchanged
+
+
+@pytest.mark.parametrize("kind", [BadRequest, Unavailable])
+def test_what_is_said_beside_an_error_comes_out_at_the_other_end(kind: type[FedschedError]) -> None:
+    meta = ReplyMeta(index=7, applied=9, server="s1")
+
+    error = error_of(failure_of(with_meta(kind("what"), meta)))
+
+    assert meta_of(error) == meta
+    assert meta_of(error_of(failure_of(error))) == meta  # and when it is passed on
+
+
+def test_an_unknown_error_says_it_too() -> None:
+    error = error_of(Failure("from_the_future", "what", details=dumps([{"Index": 5, "New": 1}, "more"])))
+
+    assert meta_of(error) == ReplyMeta(index=5)
+
+
+@pytest.mark.parametrize("details", [b"", b"\xff", dumps(5), dumps([]), dumps(["x"]), dumps([{"Index": "x"}])])
+def test_what_is_not_understood_beside_an_error_is_not_heard(details: bytes) -> None:
+    assert meta_of(error_of(Failure("bad_request", "what", details=details))) is None
 
 
 def test_a_status_that_is_no_error_status_is_not_believed() -> None:

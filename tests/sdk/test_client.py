@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import socket
+import threading
 from typing import Any
 
 import pytest
 
+from fedsched.codec import CodecError, dumps
 from fedsched.model.errors import Busy, Conflict, DeadlineExceeded, FedschedError, NotFound, Unavailable
 from fedsched.model.region import RaftConfiguration
 from fedsched.raft.errors import DiskPressure
+from fedsched.rpc.context import CallMeta, ReplyMeta, RequestID
+from fedsched.rpc.errors import with_meta
 from fedsched.rpc.method import Empty
 from fedsched.rpc.methods.job import JOB_DEREGISTER, JOB_GET, JobDeregisterRequest, JobRequest, JobWriteReply
 from fedsched.rpc.methods.raft import RAFT_LIST_PEERS, RAFT_TRANSFER_LEADERSHIP, PeerReply, PeerRequest
 from fedsched.rpc.methods.snapshot import SNAPSHOT_RESTORE, SNAPSHOT_SAVE, SnapshotReply
+from fedsched.rpc.server_side import CallContext
 from fedsched.sdk.client import Client
 from fedsched.sdk.connect import connect, open_client
 from fedsched.sdk.target import target_of
@@ -73,6 +78,15 @@ def test_a_call_brings_a_typed_reply_and_what_came_beside_it() -> None:
         assert (client.last.index, client.last.server) == (77, "fake")
         assert (meta.region, meta.namespace, meta.token, meta.stale) == ("eu", "shop", "secret", True)
         assert meta.request_id is None
+
+
+def test_a_refusal_says_which_index_to_wait_above() -> None:
+    refusal = with_meta(NotFound("no job"), ReplyMeta(index=41, server="s2"))
+    with fake_agent({JOB_GET: answering(refusal, NotFound("nor now"))}) as agent, connect(agent.address) as client:
+        for _ in range(2):  # the second says nothing, and what is known stays
+            with pytest.raises(NotFound):
+                client.call(JOB_GET, JobRequest(job_id="web"))
+            assert (client.last.index, client.last.server) == (41, "s2")
 
 
 def test_writes_are_numbered_within_one_session() -> None:
@@ -159,6 +173,62 @@ def test_what_is_neither_a_read_nor_a_numbered_write_is_sent_once() -> None:
             client.call(RAFT_TRANSFER_LEADERSHIP, PeerRequest())
 
         assert len(agent.asked) == 1
+
+
+def test_who_asks_once_says_what_it_says_and_hears_what_is_said() -> None:
+    meta = CallMeta(namespace="shop", stale=True, request_id=RequestID(session="mine", seq=7))
+    with (
+        fake_agent({JOB_DEREGISTER: answering(DONE)}, index=77) as agent,
+        open_client(target_of(agent.address)) as client,
+    ):
+        reply, beside = client.ask(JOB_DEREGISTER, STOP, meta, timeout_s=20)
+
+        assert (reply, beside.index) == (DONE, 77)
+        assert agent.metas(JOB_DEREGISTER) == [meta]  # the client adds nothing of its own
+
+
+@pytest.mark.parametrize("outcome", [Unavailable("no leader"), OutcomeUnknown("leader gone"), Conflict("changed")])
+def test_who_asks_once_is_told_of_the_weather_and_asks_again_itself(outcome: FedschedError) -> None:
+    with fake_agent({JOB_DEREGISTER: answering(outcome, DONE)}) as agent:
+        client, pauses = patient(agent)
+        with client:
+            with pytest.raises(FedschedError, match=outcome.message):
+                client.ask(JOB_DEREGISTER, STOP)
+            assert (len(agent.asked), pauses) == (1, [])
+
+            assert client.ask(JOB_DEREGISTER, STOP)[0] == DONE
+
+
+def test_who_asks_once_waits_no_longer_than_it_said() -> None:
+    released = threading.Event()
+
+    def answer(request: Any, context: CallContext) -> JobWriteReply:
+        released.wait(20)
+        return DONE
+
+    with fake_agent({JOB_DEREGISTER: answer}) as agent, open_client(target_of(agent.address)) as client:
+        try:
+            with pytest.raises(DeadlineExceeded):
+                client.ask(JOB_DEREGISTER, STOP, timeout_s=0.05)
+        finally:
+            released.set()
+
+
+@pytest.mark.parametrize("answer", [5, [{}], [{}, "x"], [[], b""], [{"Index": "x"}, b""], [{}, dumps([])]])
+def test_an_answer_out_of_shape_is_refused(answer: Any) -> None:
+    class OddCall:
+        def wait_reply(self) -> bytes:
+            return dumps(answer)
+
+    class OddLink:
+        def open_call(self, *_: Any) -> Any:
+            return OddCall()
+
+        def close(self) -> None:
+            pass
+
+    with Client(target_of(), OddLink) as client, pytest.raises(CodecError):
+        client.ask(JOB_GET, JobRequest(job_id="web"))
 
 
 def test_nobody_listening_is_reported_at_once() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from fedsched.codec import cbor
 from fedsched.model.errors import BadRequest, Unavailable
 from fedsched.raft.membership import ServerInfo
 from fedsched.server import peers
@@ -16,7 +17,10 @@ from fedsched.server.door import OPEN, REFUSED
 from fedsched.server.peers import PeerLinks
 from fedsched.server.tls import TlsFiles, load_contexts
 from fedsched.telemetry.log import Hub
-from fedsched.wire.stream import Preamble
+from fedsched.wire.frames import Hello, encode
+from fedsched.wire.limits import VERSION
+from fedsched.wire.offenders import OFFENCES
+from fedsched.wire.stream import Preamble, StreamCarrier
 from tests.server.certificates import NEEDS_OPENSSL, an_authority
 from tests.server.region import Member, Region, run_region, until
 
@@ -72,6 +76,86 @@ def test_bytes_that_are_none_of_ours_end_their_connection_and_are_counted(tmp_pa
     run_region(tmp_path, scenario)
 
 
+def offences(member: Member) -> dict[str, float]:
+    """Counts on the server port, by peer."""
+    return {labels[1]: one.value for labels, one in member.metrics.counters(OFFENCES).series.items()}
+
+
+def test_whoever_sends_garbage_is_named_by_its_address_and_counted(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        lone = await region.form(1)
+        stream = await knock(lone)
+        own = "{}:{}".format(*stream.socket.getsockname())
+
+        await wait_closed(stream, b"GET / HTTP/1.1\r\n\r\n")
+        await until("it is counted", lambda: offences(lone) == {"127.0.0.1": 1})
+        for _ in range(3):
+            await wait_closed(await knock(lone), b"junk")
+        await until("all are counted", lambda: offences(lone) == {"127.0.0.1": 4})
+
+        told = lone.said("peer_refused")
+        assert (told[0]["peer"], told[0]["server"], told[0]["offences"]) == (own, "", 1)
+        assert "b'GET '" in told[0]["why"]
+        assert [one["offences"] for one in told] == [1, 2, 3, 4]
+
+    run_region(tmp_path, scenario)
+
+
+async def greet(member: Member, payload: bytes) -> trio.SocketStream:
+    """Open a link for calls by hand, as whoever the payload says."""
+    stream = await knock(member)
+    carrier = StreamCarrier(stream, "us")
+    await stream.send_all(Preamble.CALLS.value)
+    await carrier.send([encode(Hello(VERSION, VERSION, 1 << 20, 16, payload))])
+    await carrier.receive(1 << 20)
+    return stream
+
+
+def test_a_server_that_breaks_the_rules_of_a_link_is_called_by_its_name(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        await region.form(2)
+        leader, (culprit,) = await region.leader(), await region.followers()
+
+        stream = await greet(leader, cbor.dumps({"server": culprit.id}))
+        await wait_closed(stream, b"\x00\x00\x00\x04\x00\x02\xff\xff")
+
+        await until("it is counted", lambda: offences(leader) == {culprit.name: 1})
+        (told,) = leader.said("peer_refused")
+        assert (told["server"], told["port"]) == (culprit.name, "rpc")
+        assert told["peer"].startswith("127.0.0.1:")
+        assert "frame header" in told["why"]
+
+    run_region(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xff", cbor.dumps(5), cbor.dumps({"server": "nobody"}), cbor.dumps({})])
+def test_a_name_that_the_region_does_not_know_is_not_believed(tmp_path: Path, payload: bytes) -> None:
+    async def scenario(region: Region) -> None:
+        lone = await region.form(1)
+
+        stream = await greet(lone, payload)
+        await wait_closed(stream, b"\xff" * 64)
+
+        await until("it is counted", lambda: offences(lone) == {"127.0.0.1": 1})
+
+    run_region(tmp_path, scenario)
+
+
+def test_bad_raft_packets_are_put_down_to_the_only_server_at_that_address(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        lone = await region.form(1)
+        await wait_closed(await knock(lone), Preamble.RAFT.value + b"\xff" * 64)
+        await until("it is counted", lambda: offences(lone) == {"s1": 1})
+
+        await region.add("s2")  # now there are two servers at 127.0.0.1
+        await until("s2 is in", lambda: len(lone.server.raft.core.config.servers) == 2)
+        await wait_closed(await knock(lone), Preamble.RAFT.value + b"\xff" * 64)
+
+        await until("it is counted", lambda: offences(lone) == {"s1": 1, "127.0.0.1": 1})
+
+    run_region(tmp_path, scenario)
+
+
 def test_whoever_says_nothing_is_closed_when_its_time_is_up(tmp_path: Path) -> None:
     async def scenario(region: Region) -> None:
         lone = await region.form(1)
@@ -96,6 +180,7 @@ def test_one_connection_more_than_the_limit_is_closed_at_once_and_those_inside_g
         await wait_closed(await knock(lone))
 
         assert refused(lone) == 1
+        assert "too many connections: 3" in lone.said("peer_refused")[0]["why"]
         await inside[0].send_all(Preamble.CALLS.value)
         assert open_now(lone) == 3
         for stream in inside:

@@ -11,9 +11,11 @@ import pytest
 import trio
 import trio.testing
 
-from fedsched.model.errors import Busy, NotFound
+from fedsched.model.errors import Busy, FedschedError, NotFound
 from fedsched.raft.entry import Entry, EntryKind
+from fedsched.rpc.caller import Caller
 from fedsched.rpc.context import CallMeta, ReplyMeta
+from fedsched.rpc.errors import meta_of
 from fedsched.rpc.methods.evaluation import EVAL_GET, EVAL_LIST, EvaluationListRequest, EvaluationRequest
 from fedsched.rpc.methods.job import (
     JOB_DEREGISTER,
@@ -25,14 +27,16 @@ from fedsched.rpc.methods.job import (
     JobListRequest,
     JobRequest,
 )
+from fedsched.server.dialling import Dialer
 from fedsched.server.machine import StateMachine
-from fedsched.server.waits import WAIT_DEFAULT_S, WAIT_MAX_S, Looked, StateWaits, look_at_evaluations
+from fedsched.server.peers import PeerLinks
+from fedsched.server.waits import WAIT_DEFAULT_S, WAIT_MAX_S, Looked, StateWaits, look_at_evaluations, look_at_row
 from fedsched.state.commands import Envelope, encode_command
 from fedsched.state.fields import Command
 from fedsched.state.store import Store
 from fedsched.state.tables.alloc_updates import Reap
 from fedsched.state.tables.evaluations import EvaluationsUpsert, evaluation_write
-from fedsched.state.tables.jobs import job_register
+from fedsched.state.tables.jobs import JobDeregister, job_register
 from fedsched.state.waits import one_row, whole_table
 from fedsched.telemetry.log import Hub
 from tests.builders import a_job, an_evaluation, an_id
@@ -65,10 +69,14 @@ class World:
 
     def job_row(self, job_id: str) -> Callable[[], Looked]:
         key = ("default", job_id)
-        return lambda: Looked(self.machine.store.row_index("jobs", key), (one_row("jobs", *key),))
+        return self.looking(lambda: look_at_row(self.machine.store, "jobs", *key))
 
     def evaluations(self, job_id: str) -> Callable[[], Looked]:
-        return lambda: look_at_evaluations(self.machine.store, "default", job_id)
+        return self.looking(lambda: look_at_evaluations(self.machine.store, "default", job_id))
+
+    def looking(self, look: Callable[[], Looked]) -> Callable[[], Looked]:
+        nobody: Any = None
+        return lambda: self.waits.look(lambda *_: look(), nobody, nobody)
 
 
 class Waiting:
@@ -246,6 +254,67 @@ def test_a_state_that_is_replaced_wakes_everybody_to_look_again() -> None:
     on_virtual_time(scenario)
 
 
+def test_what_is_not_there_is_waited_for_whatever_happens_to_others() -> None:
+    async def scenario(world: World, nursery: trio.Nursery) -> None:
+        world.register("other", evaluation=2)
+        looks = (world.job_row("web"), world.evaluations("web"))
+        seen = [look().index for look in looks]
+        world.register("one more", evaluation=3)
+        waits = []
+        for look, index in zip(looks, seen, strict=True):
+            waits.append(Waiting())
+            nursery.start_soon(waits[-1].run, world.waits.wait_newer(look, index, 60))
+        await trio.testing.wait_all_tasks_blocked()
+        world.register("other", evaluation=4)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not any(waiting.is_over() for waiting in waits)
+
+        appeared = world.register("web", evaluation=1)
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert all(waiting.is_over() for waiting in waits)
+        assert [look().index for look in looks] == [appeared, appeared]
+
+    on_virtual_time(scenario)
+
+
+def test_whoever_saw_it_before_is_told_at_once_that_it_is_gone_and_then_waits() -> None:
+    async def scenario(world: World, nursery: trio.Nursery) -> None:
+        written = world.register("web")
+        gone = world.apply(JobDeregister(namespace="default", id="web", purge=True))
+        look, started = world.job_row("web"), trio.current_time()
+
+        await world.waits.wait_newer(look, written, 60)
+        assert (look().index, trio.current_time()) == (gone, started)
+
+        world.register("other")
+        await world.waits.wait_newer(look, gone, 60)
+        assert look().index == gone
+        assert trio.current_time() >= started + 60
+
+    on_virtual_time(scenario)
+
+
+def test_a_server_that_started_from_a_saved_state_does_not_know_what_was_deleted_before() -> None:
+    async def scenario(world: World, nursery: trio.Nursery) -> None:
+        world.register("web")
+        world.register("other")
+        late = StateWaits(world.machine, Random(1))
+        nobody: Any = None
+        look = lambda *_: look_at_row(world.machine.store, "jobs", "default", "gone")  # noqa: E731
+
+        assert late.look(look, nobody, nobody).index == 2
+        assert world.waits.look(look, nobody, nobody).index == 1  # has seen everything: nothing was ever deleted
+
+        replaced = Store()
+        replaced.index = 40
+        world.machine.replace(replaced)
+        world.machine.after_apply(40)
+        assert world.waits.look(look, nobody, nobody).index == 40
+
+    on_virtual_time(scenario)
+
+
 # ------------------------------------------------------------------------------------------------ through real servers
 
 
@@ -398,8 +467,100 @@ def test_a_purged_job_ends_the_wait_for_it_with_the_news_that_it_is_gone(tmp_pat
             await leader.call(JOB_DEREGISTER, JobDeregisterRequest(job_id="web", purge=True))
 
         assert isinstance(question.error, NotFound)
+        assert _index_of(question.error) > written.index
 
     run_region(tmp_path, scenario)
+
+
+MISSING: list[tuple[Any, Any]] = [
+    (JOB_GET, JobRequest(job_id="web")),
+    (JOB_VERSIONS, JobRequest(job_id="web")),
+    (EVAL_GET, EvaluationRequest(eval_id=an_id(7))),
+]
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_not_found_says_which_state_it_saw_from_any_server_and_over_a_link(tmp_path: Path, stale: bool) -> None:
+    async def scenario(region: Region) -> None:
+        await region.form(2)
+        leader, follower = await region.leader(), (await region.followers())[0]
+        await leader.register("other")
+        links = PeerLinks(Dialer(), server_id="test", log=Hub().logger("test"))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(links.run)
+            over_link = await links.caller(follower.server.me)
+            callers: list[tuple[Caller, Member]] = [(one.caller, one) for one in (leader, follower)]
+            for caller, member in [*callers, (over_link, follower)]:
+                for method, request in MISSING:
+                    with pytest.raises(NotFound) as missing:
+                        await caller.call(method, request, CallMeta(stale=stale))
+                    meta = meta_of(missing.value)
+                    assert meta is not None
+                    assert (meta.index >= 1, meta.applied >= 1, meta.server) == (True, True, member.name)
+            nursery.cancel_scope.cancel()
+
+    run_region(tmp_path, scenario)
+
+
+def test_a_job_that_does_not_exist_yet_can_be_waited_for_from_the_answer_that_it_does_not(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        await region.form(2)
+        leader, follower = await region.leader(), (await region.followers())[0]
+        for number, member in enumerate((leader, follower)):
+            request = JobRequest(job_id=f"web-{number}")
+            with pytest.raises(NotFound) as missing:
+                await ask(member, JOB_GET, request)
+            question = Question(member, JOB_GET, request, min_index=_index_of(missing.value))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(question.run)
+                await until("it waits", lambda: waiters(leader, follower))
+                await leader.register(f"other-{number}")
+                assert not question.is_answered
+                written = await leader.register(f"web-{number}")
+
+            assert question.error is None
+            assert (question.reply.job.id, question.meta.index) == (request.job_id, written.index)
+
+    run_region(tmp_path, scenario)
+
+
+def test_a_wait_in_vain_ends_with_the_same_refusal_and_an_index_to_go_on_from(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        leader = await region.form(1)
+        with pytest.raises(NotFound) as first:
+            await ask(leader, JOB_GET, JobRequest(job_id="web"))
+        index = _index_of(first.value)
+
+        with pytest.raises(NotFound) as second:
+            await ask(leader, JOB_GET, JobRequest(job_id="web"), min_index=index, max_wait_s=0.02)
+
+        assert str(second.value) == str(first.value)
+        assert _index_of(second.value) == index
+
+    run_region(tmp_path, scenario)
+
+
+def test_a_refused_write_says_which_state_refused_it_through_a_follower_too(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        await region.form(2)
+        leader, follower = await region.leader(), (await region.followers())[0]
+        before = (await leader.register("web")).index
+
+        for member in (leader, follower):
+            with pytest.raises(NotFound) as missing:
+                await member.call(JOB_DEREGISTER, JobDeregisterRequest(job_id="nobody"))
+            meta = meta_of(missing.value)
+            assert meta is not None
+            assert (meta.index > before, meta.server) == (True, leader.name)
+
+    run_region(tmp_path, scenario)
+
+
+def _index_of(error: Exception | None) -> int:
+    assert isinstance(error, FedschedError)
+    meta = meta_of(error)
+    assert meta is not None
+    return meta.index
 
 
 def test_every_reply_has_an_index_of_at_least_one_to_wait_above(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ import msgspec
 import pytest
 import trio
 
+from fedsched import __version__
 from fedsched.sim import daemons
 from fedsched.sim.daemon_plan import FAULTS, Action, DaemonOptions, draw
-from fedsched.sim.daemons import Report, run_options, run_seed
+from fedsched.sim.daemons import Report, run_options, run_seed, story
 from fedsched.sim.verdict import Broken
 
 SEEDS = 50
@@ -29,18 +30,12 @@ def lived(seed: int) -> Report:
     return run_seed(seed)
 
 
-def told(report: Report) -> str:
-    """What somebody needs to know about a broken run."""
-    replay = f"python -m fedsched.sim.daemons --first {report.options.seed} --trace"
-    return "\n".join([*report.last, str(report.broken), f"replay: {replay}"])
-
-
 @pytest.mark.sim
 @pytest.mark.parametrize("seeds", [*(range(at, at + BATCH) for at in range(0, SEEDS, BATCH)), RARE], ids=str)
 def test_daemons_keep_their_promises_through_every_fault(seeds: Sequence[int]) -> None:
     for seed in seeds:
         report = lived(seed)
-        assert report.broken is None, told(report)
+        assert report.broken is None, story(report)
         assert report.counts["proposals committed"] > 0
 
 
@@ -109,7 +104,7 @@ def quiet(seed: int = 1, **other: object) -> DaemonOptions:
 def test_a_quiet_region_has_one_office_and_answers_everything() -> None:
     report = run_options(quiet())
 
-    assert report.broken is None, told(report)
+    assert report.broken is None, story(report)
     assert report.counts["offices"] == 1
     assert report.counts["proposals unknown"] <= report.counts["proposals committed"]
 
@@ -127,7 +122,7 @@ def test_each_fault_alone_is_survived(kind: str) -> None:
 
     report = run_options(quiet(spares=spares, chaos_s=5.0, plan=plan))
 
-    assert report.broken is None, told(report)
+    assert report.broken is None, story(report)
     assert report.counts[f"fault {kind}"] == 2
 
 
@@ -230,4 +225,5 @@ def test_the_command_stops_at_the_first_broken_seed_and_says_how_to_replay_it(
     out = capsys.readouterr().out
     assert "the last event" in out
     assert "seed 4 breaks one office: planted" in out
+    assert f"version: fedsched {__version__}, commit " in out
     assert "--first 4 --trace" in out

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fedsched import __version__
 from fedsched.raft.following import Following
 from fedsched.raft.messages import AppendReply
 from fedsched.sim import main as cli
@@ -44,6 +45,7 @@ def test_a_failure_comes_with_everything_needed_to_replay_it(broken: None, capsy
     out = capsys.readouterr().out
     assert out.startswith("FAILED seed 20\n  broken   promises_kept: ")
     assert "  replay   python -m fedsched.sim run --trace --until " in out
+    assert f"  version  fedsched {__version__}, commit " in out
     assert '  options  {"servers":' in out
     assert "last 200 events:" in out or "last " in out
     assert "FAILED seeds: 20" in out

@@ -61,18 +61,18 @@ def test_an_evaluation_gets_everything_it_is_decided_from() -> None:
     assert world.store.view_for("nobody") is None
 
 
-def test_indexes_of_tables_and_rows_are_never_below_one() -> None:
+def test_indexes_of_tables_and_rows_are_never_below_one_and_what_is_not_there_has_none() -> None:
     world = World()
     assert world.store.table_index("jobs") == 1
-    assert world.store.row_index("jobs", ("default", "web")) == 1
+    assert world.store.row_index("jobs", ("default", "web")) == 0
     world.nodes(2)
     world.register(a_job())
     world.register(a_job("db"))
 
     assert world.store.table_index("jobs") == 4
     assert world.store.row_index("jobs", ("default", "web")) == 3
-    assert world.store.row_index("jobs", ("default", "nobody")) == 4
-    assert world.store.row_index("allocations", ("x",)) == 1
+    assert world.store.row_index("jobs", ("default", "nobody")) == 0
+    assert world.store.row_index("allocations", ("x",)) == 0
 
 
 def test_the_digest_differs_in_the_table_that_differs() -> None:

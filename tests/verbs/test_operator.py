@@ -66,6 +66,16 @@ def test_remove_peer_by_id_or_address() -> None:
     assert json.loads(by_address.out)["ID"] == "id-2"
 
 
+def test_what_was_done_before_is_said_to_be() -> None:
+    earlier = PeerReply(id="id-2", address="127.0.0.1:4657", index=13, already=True)
+
+    removed = fedsched("operator raft remove-peer -peer-id id-2", {RAFT_REMOVE_PEER: lambda _: earlier})
+    promoted = fedsched("operator raft change-peer promote id-2", {RAFT_CHANGE_PEER: lambda _: earlier})
+
+    assert (removed.code, removed.out) == (0, 'Removed earlier: peer with id "id-2"\n')
+    assert (promoted.code, promoted.out) == (0, 'Nothing to change for peer with id "id-2" (promote)\n')
+
+
 def test_remove_peer_needs_to_know_which_one() -> None:
     assert fedsched("operator raft remove-peer").err.startswith(
         "Error: which server is meant?\n  give -peer-id; `operator raft list-peers` shows the ids\n"

@@ -365,9 +365,10 @@ def test_a_socket_that_fails_in_either_direction_is_weather() -> None:
         websocket._socket = real
 
 
-def test_a_one_shot_command_needs_no_trio_and_no_records() -> None:
+@pytest.mark.bare
+def test_a_blocking_link_needs_no_trio_and_no_records() -> None:
     code = (
-        "import sys, fedsched.wire.blocking_link, fedsched.rpc.blocking_caller\n"
+        "import sys, fedsched.wire.blocking_link\n"
         "heavy = {'trio', 'msgspec', 'wsproto', 'ssl', 'dataclasses', 'trio_websocket', 'h11'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

@@ -23,6 +23,7 @@ class PeerReply(Record):
     id: str = ""
     address: str = ""
     index: int = 0
+    already: Annotated[bool, "Nothing was changed: the set was as asked for before."] = False
 
 
 class RaftPeerStatus(Record):

@@ -11,8 +11,8 @@ from fedsched.rpc.methods import evaluation as methods
 from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.desk import Desk
 from fedsched.server.paging import page_of
-from fedsched.server.waits import EVALUATIONS, Look, Looked, look_at_evaluations
-from fedsched.state.waits import one_row, whole_table
+from fedsched.server.waits import EVALUATIONS, Look, Looked, look_at_evaluations, look_at_row
+from fedsched.state.waits import whole_table
 
 
 class EvaluationEndpoint:
@@ -52,5 +52,4 @@ class EvaluationEndpoint:
         return Looked(state.table_index(EVALUATIONS), (whole_table(EVALUATIONS),))
 
     def _look_at_one(self, request: methods.EvaluationRequest, context: CallContext) -> Looked:
-        key = (request.eval_id,)
-        return Looked(self._desk.machine.store.row_index(EVALUATIONS, key), (one_row(EVALUATIONS, *key),))
+        return look_at_row(self._desk.machine.store, EVALUATIONS, request.eval_id)

@@ -22,11 +22,11 @@ from fedsched.rpc.methods import job as methods
 from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.desk import Desk
 from fedsched.server.paging import page_of
-from fedsched.server.waits import Look, Looked, look_at_evaluations
+from fedsched.server.waits import Look, Looked, look_at_evaluations, look_at_row
 from fedsched.state.store import State
 from fedsched.state.tables.evaluations import evaluation_write
 from fedsched.state.tables.jobs import JobDeregister, job_register
-from fedsched.state.waits import one_row, rows_under, whole_table
+from fedsched.state.waits import rows_under, whole_table
 
 
 class JobEndpoint:
@@ -132,11 +132,12 @@ class JobEndpoint:
         key = (_namespace(context), request.job_id)
         jobs = self._state.jobs
         row = jobs.row(*key)
-        index = self._state.row_index("jobs", key)
-        if row is not None:
-            versions = jobs.version_rows.scan(*key, row.create_index)
-            index = max([index, *(version.modify_index for version in versions)])
-        return Looked(index, (one_row("jobs", *key), rows_under("job_versions", *key)))
+        looked = look_at_row(self._state, "jobs", *key)
+        if row is None:
+            return looked
+        versions = jobs.version_rows.scan(*key, row.create_index)
+        index = max([looked.index, *(version.modify_index for version in versions)])
+        return Looked(index, (*looked.topics, rows_under("job_versions", *key)))
 
     def _look_at_list(self, request: methods.JobListRequest, context: CallContext) -> Looked:
         topic = whole_table("jobs")

@@ -8,9 +8,9 @@ from typing import Any, Final
 import trio
 from msgspec import structs
 
-from fedsched.model.errors import BadRequest, NotFound
+from fedsched.model.errors import NotFound
 from fedsched.model.region import RaftConfiguration, RaftServer, RegionHealth
-from fedsched.raft.membership import ConfigChange, Demote, Promote, Remove, Replace, ServerInfo
+from fedsched.raft.membership import ServerInfo
 from fedsched.raft.snapshots import SnapshotReader
 from fedsched.raft.wire import meta_from_bytes
 from fedsched.rpc.method import Empty, Method
@@ -19,6 +19,7 @@ from fedsched.rpc.methods import raft as methods
 from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.desk import Desk
 from fedsched.server.leader.autopilot import AutopilotService
+from fedsched.server.server_set import Wanted, find, peer_change, removal, request_name, settled_config
 
 LOG_ENTRIES_MAX: Final = 1_000
 """Headers in one answer; the newest ones if more were asked for."""
@@ -61,28 +62,29 @@ class RaftEndpoint:
         return RaftConfiguration(servers=servers, index=core.history.index)
 
     async def remove_peer(self, request: methods.PeerRequest, context: CallContext) -> methods.PeerReply:
-        peer = self._find(request)
-        index = await self._desk.raft.change_config(Remove(peer.id))
-        context.reply_meta = structs.replace(context.reply_meta, index=index)
-        self._desk.log.info("server_removed", server=peer.name, server_id=peer.id, why="operator")
-        return methods.PeerReply(id=peer.id, address=peer.address, index=index)
+        asked_by = request_name(context.meta)
+        wanted = removal(await settled_config(self._desk.raft), request, asked_by)
+        reply = await self._carry_out(wanted, context)
+        if wanted.change is not None:
+            self._desk.log.info("server_removed", server=wanted.server.name, server_id=reply.id, why="operator")
+        return reply
 
     async def change_peer(self, request: methods.PeerChangeRequest, context: CallContext) -> methods.PeerReply:
-        peer = self._find(methods.PeerRequest(id=request.id))
-        change: ConfigChange
-        match request.change:
-            case "promote":
-                change = Promote(peer.id)
-            case "demote":
-                change = Demote(peer.id)
-            case "replace":
-                change = Replace(peer.id, self._find(methods.PeerRequest(id=request.by)).id)
-            case other:
-                raise BadRequest(f"no such change of a server: {other!r}", hint="promote, demote or replace")
-        index = await self._desk.raft.change_config(change, request.config_index or None)
+        asked_by = request_name(context.meta)
+        wanted = peer_change(await settled_config(self._desk.raft), request, asked_by)
+        reply = await self._carry_out(wanted, context, request.config_index or None)
+        if wanted.change is not None:
+            self._desk.log.info("server_changed", change=request.change, server=wanted.server.name, why="operator")
+        return reply
+
+    async def _carry_out(self, wanted: Wanted, context: CallContext, based_on: int | None = None) -> methods.PeerReply:
+        """Propose what is wanted; what was done before is left alone, whatever config the caller has seen."""
+        raft, server, index = self._desk.raft, wanted.server, self._desk.raft.core.history.index
+        if wanted.change is not None:
+            index = await raft.change_config(wanted.change, based_on)
         context.reply_meta = structs.replace(context.reply_meta, index=index)
-        self._desk.log.info("server_changed", change=request.change, server=peer.name, why="operator")
-        return methods.PeerReply(id=peer.id, address=peer.address, index=index)
+        already = wanted.change is None and not wanted.is_own
+        return methods.PeerReply(id=server.id, address=server.address, index=index, already=already)
 
     async def log(self, request: methods.LogRequest, context: CallContext) -> methods.LogReply:
         log = self._desk.raft.core.log
@@ -95,7 +97,7 @@ class RaftEndpoint:
         return methods.LogReply(first=log.first, last=log.last, entries=entries)
 
     async def transfer_leadership(self, request: methods.PeerRequest, context: CallContext) -> methods.PeerReply:
-        peer = self._find(request) if request.id or request.address else None
+        peer = find(self._desk.raft.core.config, request) if request.id or request.address else None
         await self._desk.raft.transfer_leadership(peer.id if peer else None)
         leader_id = self._desk.raft.role.leader
         leader = self._desk.raft.core.config.server(leader_id) if leader_id else None
@@ -166,13 +168,3 @@ class RaftEndpoint:
 
     async def health(self, request: Empty, context: CallContext) -> RegionHealth:
         return self._autopilot.health()
-
-    def _find(self, request: methods.PeerRequest) -> ServerInfo:
-        if not request.id and not request.address:
-            raise BadRequest("no server named", hint="give -peer-id, from `fedsched operator raft list-peers`")
-        servers = self._desk.raft.core.config.servers
-        for server in servers:
-            if request.id in (server.id, server.name) or request.address == server.address:
-                return server
-        known = ", ".join(f"{server.name} ({server.id})" for server in servers)
-        raise NotFound(f"no server {request.id or request.address!r} in this region", hint=f"there are {known}")

@@ -8,13 +8,15 @@ from typing import Any
 from msgspec import structs
 
 from fedsched.model.errors import BadRequest, Conflict
-from fedsched.raft.membership import AddLearner, Readdress, Remove, ServerInfo
+from fedsched.raft.membership import Config, ServerInfo
 from fedsched.rpc.method import Empty, Method
 from fedsched.rpc.methods import server as methods
 from fedsched.rpc.methods import status as status_methods
+from fedsched.rpc.methods.raft import PeerRequest
 from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.desk import Desk
 from fedsched.server.members import Members
+from fedsched.server.server_set import admission, removal, request_name, settled_config
 from fedsched.state.tables.meta import COMMAND_VERSION
 
 Greet = Callable[[methods.ServerHello], methods.ServerHello]
@@ -59,15 +61,16 @@ class ServerEndpoint:
                 hint="upgrade it first",
             )
         server = ServerInfo(request.id, request.name, request.address)
-        known = raft.core.config.server(request.id)
-        self._retire_former(server)
+        config = await settled_config(raft)
+        self._retire_former(config, server)
         self._members.left.pop(request.id, None)
-        if known is None:
-            await raft.change_config(AddLearner(server))
-            self._desk.log.info("server_joined", server=server.name, server_id=server.id, address=server.address)
-        elif known != server:
-            await raft.change_config(Readdress(server))
-            self._desk.log.info("server_moved", server=server.name, address=server.address, was=known.address)
+        change = admission(config, server)
+        if change is not None:
+            await raft.change_config(change)
+            known = config.server(server.id)
+            event = "server_moved" if known else "server_joined"
+            was = known.address if known else ""
+            self._desk.log.info(event, server=server.name, server_id=server.id, address=server.address, was=was)
         index = raft.core.history.index
         context.reply_meta = structs.replace(context.reply_meta, index=index)
         return methods.ServerJoinReply(
@@ -77,12 +80,14 @@ class ServerEndpoint:
     async def leave(self, request: methods.ServerLeaveRequest, context: CallContext) -> methods.ServerLeaveReply:
         """Let a server go for good; the set of voters shrinks by one."""
         raft = self._desk.raft
-        if raft.core.config.server(request.id) is None:
-            raise BadRequest(f"server {request.id!r} is not in this region", hint="`fedsched server members`")
-        self._members.say_goodbye(request.id)
-        index = await raft.change_config(Remove(request.id))
-        self._members.left.pop(request.id, None)
-        self._desk.log.info("server_left", server_id=request.id)
+        wanted = removal(await settled_config(raft), PeerRequest(id=request.id), request_name(context.meta))
+        index = raft.core.history.index
+        if wanted.change is not None:
+            leaving = wanted.server
+            self._members.say_goodbye(leaving.id)
+            index = await raft.change_config(wanted.change)
+            self._members.left.pop(leaving.id, None)
+            self._desk.log.info("server_left", server=leaving.name, server_id=leaving.id)
         context.reply_meta = structs.replace(context.reply_meta, index=index)
         return methods.ServerLeaveReply(index=index)
 
@@ -98,12 +103,12 @@ class ServerEndpoint:
         voters = (server.address for server in config.servers if config.is_voter(server.id))
         return status_methods.PeersReply(peers=tuple(sorted(voters)))
 
-    def _retire_former(self, server: ServerInfo) -> None:
+    def _retire_former(self, config: Config, server: ServerInfo) -> None:
         """A wiped server comes back with a new id at its old address: its former self is gone for good.
 
         The same name at another address is somebody's mistake and is refused.
         """
-        for other in self._desk.raft.core.config.servers:
+        for other in config.servers:
             if other.id == server.id:
                 continue
             if other.address == server.address:
