@@ -31,8 +31,12 @@ class Elections(Leading):
         It can be the only one that holds that change: the others then need its vote, which it must refuse to their
         shorter logs, so nobody but itself can win (dissertation 4.2.2).
         """
-        server_id = self.server_id
-        return self.config.is_voter(server_id) or self.history.at(self.commit)[0].is_voter(server_id)
+        if self.config.is_voter(self.server_id):
+            return True
+        is_leaving = self.history.at(self.commit)[0].is_voter(self.server_id)
+        if is_leaving:
+            rare.sometimes("leaver_campaigns")
+        return is_leaving
 
     def _voters(self) -> list[str]:
         return sorted((self.config.voters | self.config.outgoing) - {self.server_id})

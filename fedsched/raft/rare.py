@@ -34,6 +34,7 @@ NAMES: frozenset[str] = frozenset(
         "ignore_vote_in_lease",
         "leader_without_vote",
         "learner_grants_vote",
+        "leaver_campaigns",
         "lost_is_certain",
         "old_term_not_committed",
         "overwritten_came_back",

@@ -358,8 +358,8 @@ MEMBERS = (
         "the only holder of an uncommitted removal waits for others who need its vote",
         (
             ELECTIONS,
-            "return self.config.is_voter(server_id) or self.history.at(self.commit)[0].is_voter(server_id)",
-            "return self.config.is_voter(server_id)",
+            "is_leaving = self.history.at(self.commit)[0].is_voter(self.server_id)",
+            "is_leaving = False",
         ),
         theme="membership",
     ),

@@ -132,5 +132,24 @@ LATE_REPLIES = Scenario(
     (),
 )
 
-SCENARIOS = (OVERWRITTEN_AND_BACK, SNAPSHOT_MEETS_MATCHING_LOG, LONGER_BUT_OLDER, LATE_REPLIES)
+LEAVER_HOLDS_THE_END = Scenario(
+    "leaver_holds_the_end",
+    "a leader takes itself out and is cut off with the entry that ends its vote: the other still needs that vote and"
+    " must not get it, for its log is shorter, so the one that leaves has to lead once more",
+    _options(servers=2),
+    [
+        _at(100, "leap", slot=A),
+        _at(400, "config", what="remove", pick=0, is_checked=False, any_leader=False),
+        _cut(416, [A], 2_000),  # the reply that commits the joint config is on its way to A; what follows never leaves
+    ],
+    ("leaver_campaigns",),
+)
+
+SCENARIOS = (
+    OVERWRITTEN_AND_BACK,
+    SNAPSHOT_MEETS_MATCHING_LOG,
+    LONGER_BUT_OLDER,
+    LATE_REPLIES,
+    LEAVER_HOLDS_THE_END,
+)
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

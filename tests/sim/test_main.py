@@ -160,9 +160,9 @@ def test_planted_bugs_are_hunted_and_shown(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.sim
 def test_a_bug_that_gets_away_fails_the_hunt(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["mutants", "leaving_server_never_campaigns", "--seeds", "0"]) == 1
+    assert main(["mutants", "stale_leader_not_answered", "--seeds", "0"]) == 1
 
-    assert "SURVIVED: leaving_server_never_campaigns" in capsys.readouterr().out
+    assert "SURVIVED: stale_leader_not_answered" in capsys.readouterr().out
 
 
 def test_a_hunt_that_dies_is_noticed() -> None:
