@@ -6,6 +6,7 @@ of it needs a new allocation or can be made in place.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, get_args, get_origin
 
 from fedsched.model.declare import FieldInfo, Record, UpdateClass, fields_of, is_record, strip_none
@@ -49,8 +50,30 @@ def _field_class(info: FieldInfo, old: Any, new: Any) -> UpdateClass | None:
     if UpdateClass.DESTRUCTIVE in classes:
         return UpdateClass.DESTRUCTIVE
     if UpdateClass.IN_PLACE in classes:
-        return UpdateClass.IN_PLACE
+        return UpdateClass.IN_PLACE if _says_something(_record_of(kind)) else info.update
     return None
+
+
+def _record_of(kind: Any) -> type[Record]:
+    """The record that a field holds, or holds several of."""
+    record: type[Record] = kind if is_record(kind) else get_args(kind)[1 if get_origin(kind) is dict else 0]
+    return record
+
+
+@functools.cache
+def _says_something(record: type[Record]) -> bool:
+    """Whether any field of the record, at any depth, says that its change is destructive.
+
+    A record that says nothing of the kind (a constraint, DNS settings) changes as the field says that holds it.
+    """
+    for info in fields_of(record):
+        kind = strip_none(info.type)[0]
+        if info.update is UpdateClass.DESTRUCTIVE:
+            return True
+        inner = kind if is_record(kind) else next((arg for arg in get_args(kind) if is_record(arg)), None)
+        if inner is not None and inner is not record and _says_something(inner):
+            return True
+    return False
 
 
 def _list_pairs(key: str, old: tuple[Any, ...], new: tuple[Any, ...]) -> list[tuple[Any, Any]] | None:

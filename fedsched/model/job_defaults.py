@@ -113,7 +113,7 @@ def _group(group: TaskGroup, job: Job) -> TaskGroup:
         reschedule_policy=group.reschedule_policy or RESCHEDULE.get(job.type),
         update=group.update or (UPDATE if job.type in WITH_UPDATE else None),
         migrate=group.migrate or (MIGRATE if job.type in WITH_MIGRATE else None),
-        disconnect=_disconnect(group.disconnect),
+        disconnect=_disconnect(group.disconnect or _old_disconnect(group)),
         networks=tuple(_network(network) for network in group.networks),
         services=tuple(_service(service, job, group, "") for service in group.services),
         volumes={name: replace(volume, name=volume.name or name) for name, volume in group.volumes.items()},
@@ -127,6 +127,15 @@ def _disconnect(strategy: DisconnectStrategy | None) -> DisconnectStrategy | Non
         return None
     may_replace = True if strategy.replace is None else strategy.replace
     return replace(strategy, replace=may_replace, reconcile=strategy.reconcile or "best_score")
+
+
+def _old_disconnect(group: TaskGroup) -> DisconnectStrategy | None:
+    """Read the old fields as the block that took their place; a warning says so (`job_warnings`)."""
+    stop_after, lost_after = group.stop_after_client_disconnect_s, group.max_client_disconnect_s
+    if stop_after is None and lost_after is None and not group.prevent_reschedule_on_lost:
+        return None
+    may_replace = False if group.prevent_reschedule_on_lost else None
+    return DisconnectStrategy(lost_after_s=lost_after or 0.0, stop_on_client_after_s=stop_after, replace=may_replace)
 
 
 def _network(network: NetworkResource) -> NetworkResource:
@@ -168,7 +177,8 @@ def _task_scaling(policy: ScalingPolicy, job: Job, group: TaskGroup, task: Task)
 
 
 def _template(template: Template) -> Template:
-    return replace(template, change_signal=template.change_signal.upper())
+    default = "SIGHUP" if template.change_mode == "signal" else ""
+    return replace(template, change_signal=template.change_signal.upper() or default)
 
 
 def _identity(identity: WorkloadIdentity | None) -> WorkloadIdentity:

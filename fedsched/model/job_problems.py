@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from fedsched.model import ids
 from fedsched.model.constraint_problems import placement_problems
 from fedsched.model.group import TaskGroup
-from fedsched.model.job import MAX_PRIORITY, Job, JobType
+from fedsched.model.job import MAX_PRIORITY, Job, JobType, PeriodicConfig
+from fedsched.model.network_problems import network_problems
 from fedsched.model.policy_problems import (
     disconnect_problems,
     migrate_problems,
@@ -20,10 +21,13 @@ from fedsched.model.policy_problems import (
     restart_problems,
     update_problems,
 )
-from fedsched.model.problem import Problem
+from fedsched.model.problem import Problem, one_of
 from fedsched.model.record import Record, fields_of
+from fedsched.model.service_problems import service_problems
 from fedsched.model.task_problems import task_problems
+from fedsched.model.text_checks import GRAMMAR, TextChecks
 from fedsched.model.units import fits_64_bits
+from fedsched.model.volume_problems import volume_problems
 
 MAX_COUNT = 50_000
 """All groups of a job together; Nomad's default for job_max_count."""
@@ -34,11 +38,17 @@ MAX_TEXT = 1000
 Found = Iterator[Problem]
 
 
-def problems(job: Job, *, max_priority: int = MAX_PRIORITY, max_count: int = MAX_COUNT) -> list[Problem]:
-    """Give everything that is wrong with a job, in the order of its parts."""
-    found = [problem for rule in _JOB_RULES for problem in rule(job)]
+def problems(
+    job: Job, *, max_priority: int = MAX_PRIORITY, max_count: int = MAX_COUNT, texts: TextChecks = GRAMMAR
+) -> list[Problem]:
+    """Give everything that is wrong with a job, in the order of its parts.
+
+    `texts` says who judges patterns, versions and cron lines: those who will run them, where they are at hand.
+    """
+    found = [problem for rule in _JOB_RULES for problem in rule(job, texts)]
     if not 1 <= job.priority <= max_priority:
-        found.append(Problem("Priority", f"job priority must be between [1, {max_priority}]"))
+        hint = f"{job.priority} is outside"
+        found.append(Problem("Priority", f"job priority must be between [1, {max_priority}]", hint=hint))
     total = sum(max(group.count, 0) for group in job.task_groups)
     if total > max_count:
         found.append(
@@ -47,13 +57,13 @@ def problems(job: Job, *, max_priority: int = MAX_PRIORITY, max_count: int = MAX
     return found
 
 
-def _identity(job: Job) -> Found:
+def _identity(job: Job, _: TextChecks) -> Found:
     if not job.region and job.multiregion is None:
         yield Problem("Region", "Missing job region")
     if not job.id:
         yield Problem("ID", "Missing job ID")
     elif " " in job.id:
-        yield Problem("ID", "Job ID contains a space")
+        yield Problem("ID", "Job ID contains a space", hint=f'"{job.id.replace(" ", "-")}" would do')
     elif "\0" in job.id:
         yield Problem("ID", "Job ID contains a null character")
     if not job.name:
@@ -68,9 +78,9 @@ def _identity(job: Job) -> Found:
         yield Problem("NodePool", f"invalid node pool {job.node_pool!r}: only letters, digits, - and _, at most 128")
 
 
-def _kind(job: Job) -> Found:
+def _kind(job: Job, _: TextChecks) -> Found:
     if job.type not in set(JobType):
-        yield Problem("Type", f'Invalid job type: "{job.type}"')
+        yield Problem("Type", f'Invalid job type: "{job.type}"', hint=one_of(job.type, JobType))
     one_shot = job.type in (JobType.BATCH, JobType.SYSBATCH)
     if job.periodic is not None and not one_shot:
         yield Problem("Periodic", "Periodic can only be used with batch or sysbatch jobs")
@@ -82,41 +92,59 @@ def _kind(job: Job) -> Found:
         yield Problem("Spreads", "System jobs may not have a spread block")
 
 
-def _datacenters(job: Job) -> Found:
+def _datacenters(job: Job, _: TextChecks) -> Found:
     if not job.datacenters and job.multiregion is None:
         yield Problem("Datacenters", "Missing job datacenters")
     if any(not name for name in job.datacenters):
         yield Problem("Datacenters", "job datacenter must be non-empty string")
 
 
-def _periodic(job: Job) -> Found:
+def _periodic(job: Job, texts: TextChecks) -> Found:
     periodic = job.periodic
     if periodic is None or not periodic.enabled:
         return
     if periodic.spec and periodic.specs:
         yield Problem("Periodic", "Only cron or crons may be used")
     if not periodic.spec and not periodic.specs:
-        yield Problem("Periodic.Specs", "Must specify a spec")
+        yield Problem("Periodic.Specs", "Must specify a spec", hint='such as crons = ["@daily"]')
     if periodic.spec_type != "cron":
         yield Problem("Periodic.SpecType", f'Unknown periodic specification type "{periodic.spec_type}"')
+    elif not (periodic.spec and periodic.specs):
+        yield from _cron_lines(periodic, texts)
+    wrong = texts.time_zone(periodic.time_zone)
+    if wrong:
+        yield Problem("Periodic.TimeZone", f"Invalid time zone: {wrong}", hint='a name such as "Europe/Berlin"')
 
 
-def _parameterized(job: Job) -> Found:
+def _cron_lines(periodic: PeriodicConfig, texts: TextChecks) -> Found:
+    lines = [("Periodic.Spec", periodic.spec)] if periodic.spec else []
+    lines += [(f"Periodic.Specs[{i}]", line) for i, line in enumerate(periodic.specs)]
+    causes = tuple(
+        Problem(path, f'Invalid cron spec "{line}": {wrong}', hint="minute, hour, day, month, day of week")
+        for path, line in lines
+        if (wrong := texts.cron(line))
+    )
+    if causes:
+        yield Problem("Periodic", "", causes)
+
+
+def _parameterized(job: Job, _: TextChecks) -> Found:
     config = job.parameterized_job
     if config is None:
         return
     if config.payload not in ("optional", "required", "forbidden"):
-        yield Problem("ParameterizedJob.Payload", f'Unknown payload requirement: "{config.payload}"')
+        hint = one_of(config.payload, ("optional", "required", "forbidden"))
+        yield Problem("ParameterizedJob.Payload", f'Unknown payload requirement: "{config.payload}"', hint=hint)
     both = sorted(set(config.meta_required) & set(config.meta_optional))
     if both:
         yield Problem("ParameterizedJob", f"Required and optional meta keys should be disjoint: {', '.join(both)}")
 
 
-def _placement(job: Job) -> Found:
-    return placement_problems("", job.constraints, job.affinities, job.spreads)
+def _placement(job: Job, texts: TextChecks) -> Found:
+    return placement_problems("", job.constraints, job.affinities, job.spreads, texts=texts)
 
 
-def _durations(job: Job) -> Found:
+def _durations(job: Job, _: TextChecks) -> Found:
     """A duration that JSON's 64 bits cannot carry could be stored, but never shown again."""
     for path in _unspeakable(job, ""):
         yield Problem(path, "duration is out of range: the longest is about 292 years")
@@ -137,14 +165,14 @@ def _unspeakable(record: Record, path: str) -> Iterator[str]:
                     yield from _unspeakable(item, f"{where}[{key!r}]")
 
 
-def _texts(job: Job) -> Found:
+def _texts(job: Job, _: TextChecks) -> Found:
     if job.ui is not None and len(job.ui.description) > MAX_TEXT:
         yield Problem("UI.Description", f"UI description must be under {MAX_TEXT} characters")
     if job.payload and not job.dispatched:
         yield Problem("Payload", "Job can't be submitted with a payload, only dispatched")
 
 
-def _multiregion(job: Job) -> Found:
+def _multiregion(job: Job, _: TextChecks) -> Found:
     if job.multiregion is None:
         return
     names = [region.name for region in job.multiregion.regions]
@@ -160,9 +188,11 @@ def _multiregion(job: Job) -> Found:
         yield Problem("Multiregion.Strategy.OnFailure", f'unknown on_failure "{strategy.on_failure}"')
 
 
-def _foreign(job: Job) -> Found:
+def _foreign(job: Job, _: TextChecks) -> Found:
     """Blocks that only a foreign or closed system can serve are refused rather than ignored."""
     for i, group in enumerate(job.task_groups):
+        if group.consul is not None:
+            yield Problem(f"TaskGroups[{i}].Consul", f"Group {group.name} asks for Consul, which is not served here")
         for j, task in enumerate(group.tasks):
             path = f"TaskGroups[{i}].Tasks[{j}]"
             if task.vault is not None:
@@ -176,9 +206,9 @@ def _foreign(job: Job) -> Found:
                 yield Problem(f"{path}.Schedule", f"Task {task.name} has a schedule, which is not served here")
 
 
-def _groups(job: Job) -> Found:
+def _groups(job: Job, texts: TextChecks) -> Found:
     if not job.task_groups:
-        yield Problem("TaskGroups", "Missing job task groups")
+        yield Problem("TaskGroups", "Missing job task groups", hint="a job runs what its groups say")
     first: dict[str, int] = {}
     for number, group in enumerate(job.task_groups, 1):
         path = f"TaskGroups[{number - 1}]"
@@ -196,28 +226,35 @@ def _groups(job: Job) -> Found:
                 f"Job task group {group.name} has count {group.count}. Count cannot exceed 1 with {job.type} scheduler",
             )
     for index, group in enumerate(job.task_groups):
-        causes = tuple(group_problems(group, job, f"TaskGroups[{index}]"))
+        causes = tuple(group_problems(group, job, f"TaskGroups[{index}]", texts))
         if causes:
             yield Problem(f"TaskGroups[{index}]", f"Task group {group.name} validation failed", causes)
 
 
-def group_problems(group: TaskGroup, job: Job, path: str) -> Found:
+def group_problems(group: TaskGroup, job: Job, path: str, texts: TextChecks = GRAMMAR) -> Found:
     """Give what is wrong with one group."""
     if not group.name:
         yield Problem(f"{path}.Name", "Missing task group name")
     elif "\0" in group.name:
         yield Problem(f"{path}.Name", "Task group name contains null character")
     if group.count < 0:
-        yield Problem(f"{path}.Count", "Task group count can't be negative")
-    yield from placement_problems(f"{path}.", group.constraints, group.affinities, group.spreads)
+        yield Problem(f"{path}.Count", "Task group count can't be negative", hint=f"got {group.count}; 0 runs none")
+    if job.type == JobType.SYSTEM and group.affinities:
+        yield Problem(f"{path}.Affinities", "System jobs may not have an affinity block")
+    if job.type == JobType.SYSTEM and group.spreads:
+        yield Problem(f"{path}.Spreads", "System jobs may not have a spread block")
+    yield from placement_problems(f"{path}.", group.constraints, group.affinities, group.spreads, texts=texts)
     yield from _policies(group, job, path)
     if group.ephemeral_disk.size_mb < 10:
         yield Problem(f"{path}.EphemeralDisk.SizeMB", f"minimum disk value is 10; got {group.ephemeral_disk.size_mb}")
     if group.shutdown_delay_s is not None and group.shutdown_delay_s < 0:
         yield Problem(f"{path}.ShutdownDelay", "shutdown_delay must not be negative")
     yield from _max_run_duration(group, job, path)
-    yield from _scaling(group, path)
-    yield from _tasks(group, job, path)
+    yield from _scaling(group, job, path)
+    yield from network_problems(group, path)
+    yield from volume_problems(group, job, path)
+    yield from _tasks(group, job, path, texts)
+    yield from service_problems(group, path)
 
 
 def _policies(group: TaskGroup, job: Job, path: str) -> Found:
@@ -253,10 +290,12 @@ def _max_run_duration(group: TaskGroup, job: Job, path: str) -> Found:
         yield Problem(f"{path}.MaxRunDuration", "max_run_duration can only be used with batch or sysbatch jobs")
 
 
-def _scaling(group: TaskGroup, path: str) -> Found:
+def _scaling(group: TaskGroup, job: Job, path: str) -> Found:
     policy = group.scaling
     if policy is None:
         return
+    if job.type in (JobType.SYSTEM, JobType.SYSBATCH):
+        yield Problem(f"{path}.Scaling", f"Task groups with job type {job.type} do not support scaling blocks")
     if policy.min < 0:
         yield Problem(f"{path}.Scaling.Min", "Scaling: minimum count must be non-negative")
     if policy.max < policy.min:
@@ -267,7 +306,7 @@ def _scaling(group: TaskGroup, path: str) -> Found:
         yield Problem(f"{path}.Count", "Scaling: task group count must not be greater than maximum count")
 
 
-def _tasks(group: TaskGroup, job: Job, path: str) -> Found:
+def _tasks(group: TaskGroup, job: Job, path: str, texts: TextChecks) -> Found:
     if not group.tasks:
         yield Problem(f"{path}.Tasks", "Missing tasks for task group")
         return
@@ -286,12 +325,12 @@ def _tasks(group: TaskGroup, job: Job, path: str) -> Found:
         yield Problem(f"{path}.Tasks", "Task group must have at least one main task: all tasks have a lifecycle block")
     for index, task in enumerate(group.tasks):
         where = f"{path}.Tasks[{index}]"
-        causes = tuple(task_problems(task, group, job, where))
+        causes = tuple(task_problems(task, group, job, where, texts))
         if causes:
             yield Problem(where, f"Task {task.name} validation failed", causes)
 
 
-_JOB_RULES: Iterable[Callable[[Job], Found]] = (
+_JOB_RULES: Iterable[Callable[[Job, TextChecks], Found]] = (
     _identity,
     _kind,
     _datacenters,

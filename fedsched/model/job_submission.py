@@ -26,6 +26,24 @@ def from_submission(plain: Any, *, unknown: list[str] | None = None) -> Job:
     return from_api(Job, tree)
 
 
+def job_within(value: Any) -> Tree | None:
+    """Find the job in a decoded JSON file of the API's form: under "Job", or the file as a whole.
+
+    None for anything else, such as job language in JSON, which has the job under its name: {"job": {"web": {...}}}.
+    """
+    if not isinstance(value, dict):
+        return None
+    for name in ("Job", "job"):
+        inner = value.get(name)
+        if isinstance(inner, dict) and (name == "Job" or _is_job(inner)):
+            return inner
+    return value if _is_job(value) else None
+
+
+def _is_job(value: Tree) -> bool:
+    return any(key.lower() in ("id", "taskgroups") and not isinstance(item, dict) for key, item in value.items())
+
+
 def _fill_job(job: Tree) -> None:
     kind = job.get("Type") or JobType.SERVICE.value
     for group in job.get("TaskGroups", ()):

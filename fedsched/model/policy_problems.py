@@ -16,7 +16,7 @@ from fedsched.model.policies import (
     RestartPolicy,
     UpdateStrategy,
 )
-from fedsched.model.problem import Problem
+from fedsched.model.problem import Problem, one_of
 from fedsched.model.units import MAX_NS, NS_PER_S, format_duration
 
 MIN_RESTART_INTERVAL_S = 5.0
@@ -29,7 +29,9 @@ Found = Iterator[Problem]
 def restart_problems(policy: RestartPolicy, path: str) -> Found:
     """Check a restart policy."""
     if policy.mode not in set(RestartMode):
-        yield Problem(f"{path}.Mode", f'Unsupported restart mode: "{policy.mode}"')
+        yield Problem(
+            f"{path}.Mode", f'Unsupported restart mode: "{policy.mode}"', hint=one_of(policy.mode, RestartMode)
+        )
     if policy.attempts == 0 and policy.mode != RestartMode.FAIL:
         yield Problem(f"{path}.Attempts", f'Restart policy "{policy.mode}" with 0 attempts is ambiguous')
     if policy.attempts < 0:
@@ -148,7 +150,8 @@ def update_problems(update: UpdateStrategy, path: str) -> Found:
     if update.max_parallel == 0:
         return
     if update.health_check not in set(HealthCheck):
-        yield Problem(f"{path}.HealthCheck", f'Invalid health check given: "{update.health_check}"')
+        hint = one_of(update.health_check, HealthCheck)
+        yield Problem(f"{path}.HealthCheck", f'Invalid health check given: "{update.health_check}"', hint=hint)
     if update.max_parallel < 0:
         yield Problem(f"{path}.MaxParallel", f"Max parallel can not be less than zero: {update.max_parallel} < 0")
     if update.canary < 0:
@@ -174,7 +177,8 @@ def migrate_problems(migrate: MigrateStrategy, path: str) -> Found:
     if migrate.max_parallel < 0:
         yield Problem(f"{path}.MaxParallel", f"MaxParallel must be >= 0 but found {migrate.max_parallel}")
     if migrate.health_check not in (HealthCheck.CHECKS, HealthCheck.TASK_STATES):
-        yield Problem(f"{path}.HealthCheck", f'Invalid health check given: "{migrate.health_check}"')
+        hint = one_of(migrate.health_check, (HealthCheck.CHECKS, HealthCheck.TASK_STATES))
+        yield Problem(f"{path}.HealthCheck", f'Invalid health check given: "{migrate.health_check}"', hint=hint)
     if migrate.min_healthy_time_s < 0:
         yield Problem(f"{path}.MinHealthyTime", "MinHealthyTime must not be negative")
     if migrate.healthy_deadline_s < 0:
@@ -195,4 +199,5 @@ def disconnect_problems(strategy: DisconnectStrategy, job_type: str, path: str) 
     if stop_after is not None and job_type not in (JobType.SERVICE, JobType.BATCH):
         yield Problem(f"{path}.StopOnClientAfter", "stop_on_client_after can only be used with service and batch jobs")
     if strategy.reconcile not in {"", *ReconcileOption}:
-        yield Problem(f"{path}.Reconcile", f'invalid reconcile option "{strategy.reconcile}"')
+        hint = one_of(strategy.reconcile, ReconcileOption)
+        yield Problem(f"{path}.Reconcile", f'invalid reconcile option "{strategy.reconcile}"', hint=hint)

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from fedsched.model.errors import BadRequest
 
+MAX_WORD = 64
+"""Of a wrong word as much is compared with the known ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -19,6 +22,8 @@ class Problem:
     path: str
     message: str
     causes: tuple[Problem, ...] = ()
+    hint: str = ""
+    """What would be right; shown by front ends, left out of the API's text."""
 
     @property
     def text(self) -> str:
@@ -43,6 +48,20 @@ def flat(problems: Iterable[Problem]) -> Iterator[Problem]:
             yield from flat(problem.causes)
         else:
             yield problem
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Give the known word that was most likely meant, if any is near."""
+    from difflib import get_close_matches  # only when something is wrong; importing it costs
+
+    close = get_close_matches(word[:MAX_WORD], sorted(known), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def one_of(word: str, known: Iterable[str]) -> str:
+    """Say what a word should have been: the nearest, or all there are."""
+    close = nearest(word, known)
+    return f'did you mean "{close}"?' if close else f"one of {', '.join(sorted(known))}"
 
 
 class InvalidJob(BadRequest):

@@ -11,6 +11,7 @@ from fedsched.model.record import DurationText, Index, Record
 class SchedulerAlgorithm(StrEnum):
     BINPACK = "binpack"
     SPREAD = "spread"
+    BALANCED = "balanced"
 
 
 class PreemptionConfig(Record):

@@ -225,3 +225,28 @@ def test_job_without_wishes_gets_no_constraints() -> None:
     job = canonicalise(a_job())
 
     assert with_implied_constraints(job) == job
+
+
+def test_old_disconnect_fields_are_read_as_the_block_that_took_their_place() -> None:
+    group = a_group(max_client_disconnect_s=60.0, prevent_reschedule_on_lost=True)
+
+    filled = canonicalise(a_job(groups=[group])).task_groups[0]
+
+    assert filled.disconnect == DisconnectStrategy(lost_after_s=60.0, replace=False, reconcile="best_score")
+    assert filled.max_client_disconnect_s == 60.0
+
+
+def test_old_disconnect_fields_beside_a_block_change_nothing() -> None:
+    group = a_group(stop_after_client_disconnect_s=60.0, disconnect=DisconnectStrategy(lost_after_s=5.0))
+
+    filled = canonicalise(a_job(groups=[group])).task_groups[0]
+
+    assert filled.disconnect == DisconnectStrategy(lost_after_s=5.0, replace=True, reconcile="best_score")
+
+
+def test_a_template_that_signals_without_saying_how_hangs_up() -> None:
+    task = a_task(templates=(Template(change_mode="signal"), Template(change_mode="restart")))
+
+    filled = canonicalise(a_job(groups=[a_group(tasks=[task])])).task_groups[0].tasks[0]
+
+    assert [template.change_signal for template in filled.templates] == ["SIGHUP", ""]

@@ -302,7 +302,10 @@ def test_problem_is_found_and_placed(job: Job, expected: str) -> None:
         tasked(log_config=LogConfig(disabled=True, max_files=0)),
         a_job(
             groups=[
-                a_group(volumes={"v": VolumeRequest()}, tasks=[a_task(volume_mounts=(VolumeMount(volume="v"),))]),
+                a_group(
+                    volumes={"v": VolumeRequest(type="host", source="data")},
+                    tasks=[a_task(volume_mounts=(VolumeMount(volume="v", destination="/v"),))],
+                ),
             ]
         ),
         placed(operand="distinct_hosts"),

@@ -1,0 +1,1 @@
+"""From a job and a fleet to a plan: deciding code only."""

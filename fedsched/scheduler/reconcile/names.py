@@ -1,0 +1,46 @@
+"""Places in a group: which are taken, and which come next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsched.scheduler.reconcile.held import Held
+
+Indexes = NDArray[np.int32]
+
+
+def fresh_names(taken: Iterable[int], count: int, wanted: int) -> Indexes:
+    """The lowest free places below `count`; if there are not enough, 0, 1, 2... once more."""
+    if wanted <= 0:
+        return np.zeros(0, dtype=np.int32)
+    free = np.ones(count, dtype=np.bool_)
+    used = np.fromiter((index for index in taken if index < count), dtype=np.int64)
+    free[used] = False
+    names = np.flatnonzero(free)[:wanted].astype(np.int32)
+    if len(names) < wanted:
+        names = np.concatenate((names, np.arange(wanted - len(names), dtype=np.int32)))
+    return names
+
+
+def canary_names(
+    taken: Iterable[int], canaries: Iterable[Held], destructive: Iterable[Held], count: int, wanted: int
+) -> list[int]:
+    """Places for canaries: those of allocations they will replace, then free ones, then beyond the count."""
+    theirs = {held.name_index for held in canaries}
+    used = set(taken)
+    names = sorted({held.name_index for held in destructive if held.name_index < count} - theirs)[:wanted]
+    chosen = theirs.union(names)
+    for index in range(count):
+        if len(names) >= wanted:
+            return names
+        if index not in used and index not in chosen:
+            names.append(index)
+    beyond = count
+    while len(names) < wanted:
+        if beyond not in theirs:
+            names.append(beyond)
+        beyond += 1
+    return names
