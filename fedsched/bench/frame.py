@@ -23,7 +23,11 @@ Number = float | int | bool
 
 BENCHES: Final[Mapping[str, tuple[str, str]]] = {
     "codec": ("fedsched.bench.codec", "records to bytes and back: time and size, against plain containers"),
+    "kernel": ("fedsched.bench.kernel", "placement: rate, exactness, growth, against sampling"),
+    "quality": ("fedsched.bench.quality", "how well fleets are filled, against sampling"),
+    "nodes": ("fedsched.bench.nodes", "a fleet of simulated nodes for a region that runs (FEDSCHED_ADDR)"),
     "raft": ("fedsched.bench.raft", "three servers on loopback: commits per second, latency, failover"),
+    "region": ("fedsched.bench.region", "three servers and 5,000 simulated nodes: jobs from submission to reports"),
     "store": ("fedsched.bench.store", "a million allocations applied, looked up, saved and restored"),
 }
 """Name of the bench -> module that has it, what it measures."""

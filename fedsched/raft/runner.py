@@ -238,8 +238,12 @@ class RaftRunner:
         epoch: int | None = None,
         kind: EntryKind = EntryKind.COMMAND,
         is_essential: bool = False,
+        on_appended: Callable[[int], None] | None = None,
     ) -> tuple[int, Any]:
         """Replicate one entry; returns its index and the state machine's result once applied *here*.
+
+        `on_appended` is told the index as soon as the entry has its place in this leader's log: whatever is proposed
+        from then on comes after it, or not at all.
 
         Raises a refusal (never appended), `ProposalLost` (never happened) or `OutcomeUnknown` (may have happened;
         cancelling the wait means the same). `is_essential` entries are taken even when the disk runs short.
@@ -249,7 +253,10 @@ class RaftRunner:
                 "the disk under the data directory is nearly full; new writes are refused",
                 hint="free space on the server's disk; writes resume by themselves",
             )
-        return await self._settle(self.core.propose((payload,), epoch, kind))
+        answer = self.core.propose((payload,), epoch, kind)
+        if on_appended is not None and isinstance(answer, Accepted):
+            on_appended(answer.first)
+        return await self._settle(answer)
 
     async def change_config(self, change: ConfigChange, based_on: int | None = None) -> int:
         """Change the membership; returns the index once the change is committed and applied here."""

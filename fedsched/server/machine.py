@@ -32,6 +32,10 @@ class StateMachine:
         """Call `listener` with the changes of every applied slice, in order."""
         self._listeners.append(listener)
 
+    def state_index(self, log_index: int) -> int:
+        """What the state will call the entry of this index."""
+        return log_index + self._ahead
+
     def apply(self, entry: Entry) -> Result:
         outcome = apply_bytes(self.store, entry.index + self._ahead, entry.payload)
         if outcome.alarm:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from fedsched.env.env import Env
@@ -33,11 +34,12 @@ class Proposals:
         request: RequestID | None = None,
         epoch: int | None = None,
         is_essential: bool = False,
+        on_appended: Callable[[int], None] | None = None,
     ) -> Result:
         """Replicate one command and return what became of it; a refusal by the state is raised as its error."""
         request_id = RequestId(request.session.encode(), request.seq) if request is not None else None
         data = encode_command(Envelope(command=command, time_ns=self.now_ns(), request=request_id))
-        _, answer = await self._raft.propose(data, epoch=epoch, is_essential=is_essential)
+        _, answer = await self._raft.propose(data, epoch=epoch, is_essential=is_essential, on_appended=on_appended)
         result: Any = answer
         assert isinstance(result, Result)
         error = result.error()

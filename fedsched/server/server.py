@@ -28,28 +28,38 @@ from fedsched.rpc.method import Method
 from fedsched.rpc.methods.raft import RAFT_SNAPSHOT_CHUNKS, SnapshotChunksRequest
 from fedsched.rpc.methods.server import SERVER_LEAVE, ServerLeaveRequest
 from fedsched.rpc.server_side import CallServer, Handler
+from fedsched.server.around import Around
 from fedsched.server.desk import Desk
 from fedsched.server.dialling import Dialer
 from fedsched.server.dispatch import Dispatch
 from fedsched.server.door import ServerDoor
+from fedsched.server.dry_runs import DryRuns
 from fedsched.server.endpoints.agent import AgentEndpoint, AgentFacts
 from fedsched.server.endpoints.evaluation import EvaluationEndpoint
 from fedsched.server.endpoints.job import JobEndpoint
 from fedsched.server.endpoints.raft import RaftEndpoint
+from fedsched.server.endpoints.scheduling import SchedulingEndpoint
 from fedsched.server.endpoints.server import ServerEndpoint
 from fedsched.server.endpoints.snapshot import SnapshotEndpoint
+from fedsched.server.fleet_feed import FleetFeed
 from fedsched.server.identity import SERVER
 from fedsched.server.joining import Joining
 from fedsched.server.leader.autopilot import AutopilotService
+from fedsched.server.leader.broker import BrokerService
 from fedsched.server.leader.office import LeaderService, hold_office
+from fedsched.server.leader.plan_apply import PlanApplier
 from fedsched.server.leader.versions import VersionService
+from fedsched.server.leader.work import LeaderWork
 from fedsched.server.machine import StateMachine
 from fedsched.server.members import Members, Self
 from fedsched.server.peers import PeerLinks
 from fedsched.server.proposals import Proposals
 from fedsched.server.raft_metrics import watch_raft
+from fedsched.server.schedulers import BUILT_IN
 from fedsched.server.settings import ServerOptions
 from fedsched.server.waits import StateWaits
+from fedsched.server.work_source import LeaderElsewhere, OwnOffice, WorkSource
+from fedsched.server.workers import MakeScheduling, Workers, enabled_schedulers
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry
 from fedsched.wire.limits import ByteBudget
@@ -70,19 +80,29 @@ class Server:
     """A running server. `calls` answers everything that may be asked of it."""
 
     def __init__(
-        self, options: ServerOptions, *, env: Env, log: Logger, metrics: Registry, facts: AgentFacts | None = None
+        self,
+        options: ServerOptions,
+        *,
+        env: Env,
+        log: Logger,
+        metrics: Registry,
+        facts: AgentFacts | None = None,
+        schedulers: Mapping[str, MakeScheduling] = BUILT_IN,
     ) -> None:
         self.options = options
         self._env = env
         self._log = log
         self._metrics = metrics
         self._facts = facts or AgentFacts(name=options.name, region=options.region, datacenter=options.datacenter)
+        self._schedulers = enabled_schedulers(schedulers, options.enabled_schedulers)
         self.machine: StateMachine
         self.budget = ByteBudget()
         """Requests held in memory at once, over all links of this agent."""
         self.calls: CallServer
         self.raft: RaftRunner
         self.waits: StateWaits
+        self.feed: FleetFeed
+        self.work: LeaderWork
         self.me: ServerInfo
         self.office_services: list[LeaderService] = []
 
@@ -157,7 +177,13 @@ class Server:
         )
         joining = Joining(options, self.me, raft=raft, peers=peers, log=self._log)
         autopilot = AutopilotService(raft, members, self._autopilot_settings, self._log)
-        self.office_services = [autopilot, VersionService(desk)]
+        self.feed = FleetFeed(machine)
+        broker = BrokerService(desk)
+        applier = PlanApplier(desk, broker, self.feed, rejections=options.rejections)
+        self.work = LeaderWork(desk, broker, applier)
+        self.office_services = [autopilot, VersionService(desk), applier, broker]
+        around = Around(desk, DryRuns(lambda: self.feed.fleet, desk.proposals.now_ns), lambda: self.feed.fleet)
+        self.office_services += around.services
         jobs, evaluations = JobEndpoint(desk), EvaluationEndpoint(desk)
         endpoints: list[Endpoint] = [
             jobs,
@@ -166,6 +192,8 @@ class Server:
             SnapshotEndpoint(desk),
             ServerEndpoint(desk, members, joining.hear),
             AgentEndpoint(desk, self._facts),
+            SchedulingEndpoint(self.work),
+            *around.endpoints,
         ]
         self.waits = StateWaits(machine, self._env.rng("blocking-query"))
         dispatch = Dispatch(
@@ -175,12 +203,13 @@ class Server:
             state_index=lambda: machine.store.index,
             peers=peers,
             waits=self.waits,
-            looks={**jobs.looks(), **evaluations.looks()},
+            looks={**jobs.looks(), **evaluations.looks(), **around.looks()},
             env=self._env,
             log=self._log,
         )
         handlers = {method: handler for endpoint in endpoints for method, handler in endpoint.handlers().items()}
         self.calls = CallServer(handlers, policy=dispatch, metrics=self._metrics)
+        workers = Workers(desk, self.feed, self._schedulers, count=options.num_schedulers, source=self._work_source)
         watch_raft(raft, self._metrics)
         door = ServerDoor(
             calls=self.calls,
@@ -200,8 +229,14 @@ class Server:
             nursery.start_soon(trio.serve_listeners, door.serve, listeners)
             nursery.start_soon(joining.run)
             nursery.start_soon(dispatch.run)
+            nursery.start_soon(workers.run)
             self._log.info("server_started", server=self.me.name, server_id=self.me.id, address=self.me.address)
             task_status.started()
+
+    def _work_source(self) -> WorkSource:
+        if self.raft.is_established:
+            return OwnOffice(self.work)
+        return LeaderElsewhere(LocalCaller(self.calls, identity=SERVER))
 
     def _make_raft(self, disk: OpenedDisk, machine: StateMachine, dialer: Dialer, peers: PeerLinks) -> RaftRunner:
         async def dial(peer: ServerInfo) -> trio.abc.Stream:

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedsched.raft.autopilot import AutopilotSettings
 from fedsched.raft.compaction import CompactionSettings
 from fedsched.raft.datadir import BALLAST_BYTES, SpaceLimits
+from fedsched.server.leader.rejections import RejectionSettings
 from fedsched.server.tls import TlsContexts
 
 
@@ -36,6 +37,11 @@ class ServerOptions:
     ballast_bytes: int = BALLAST_BYTES
     space_limits: SpaceLimits = field(default_factory=SpaceLimits)
     tls: TlsContexts | None = None
+    num_schedulers: int = 8
+    """Evaluations that this server works on at once. A worker mostly waits for commits: more than there are cores."""
+    enabled_schedulers: tuple[str, ...] = ()
+    """Job types that workers here take; empty: all that come with fedsched."""
+    rejections: RejectionSettings = field(default_factory=RejectionSettings)
     connections_max: int = 1024
     """On the server port, from everybody together."""
     connections_per_host_max: int = 100

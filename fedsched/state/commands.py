@@ -15,7 +15,20 @@ import msgspec
 from fedsched.codec import STORED_LIMITS, CodecError, dumps, from_builtins, loads, to_builtins
 from fedsched.state.fields import Command, Count
 from fedsched.state.result import Result
-from fedsched.state.tables import alloc_updates, deployments, evaluations, jobs, meta, namespaces, nodes, plans
+from fedsched.state.tables import (
+    alloc_updates,
+    deployment_updates,
+    deployments,
+    evaluations,
+    jobs,
+    launches,
+    meta,
+    namespaces,
+    node_updates,
+    nodes,
+    plans,
+    scaling_events,
+)
 from fedsched.state.tables.sessions import RequestId
 from fedsched.state.transaction import Transaction
 
@@ -53,8 +66,18 @@ COMMANDS: Final[dict[str, CommandKind]] = {
     "job-deregister": CommandKind(jobs.JobDeregister, jobs.apply_deregister),
     "job-tag": CommandKind(jobs.JobTag, jobs.apply_tag),
     "job-stable": CommandKind(jobs.JobStable, jobs.apply_stable),
+    "job-scale": CommandKind(scaling_events.JobScale, scaling_events.apply_scale),
+    "job-dispatch": CommandKind(launches.JobDispatch, launches.apply_dispatch),
+    "periodic-launch": CommandKind(launches.PeriodicLaunch, launches.apply_launch),
     "evaluations-upsert": CommandKind(evaluations.EvaluationsUpsert, evaluations.apply_upsert),
     "deployments-upsert": CommandKind(deployments.DeploymentsUpsert, deployments.apply_upsert),
+    "deployment-status-update": CommandKind(deployment_updates.DeploymentStatusUpdate, deployment_updates.apply_status),
+    "deployment-promote": CommandKind(deployment_updates.DeploymentPromote, deployment_updates.apply_promote),
+    "deployment-alloc-health": CommandKind(deployment_updates.DeploymentAllocHealth, deployment_updates.apply_health),
+    "node-register": CommandKind(node_updates.NodeRegister, node_updates.apply_register),
+    "node-status-update": CommandKind(node_updates.NodeStatusUpdate, node_updates.apply_status),
+    "node-eligibility-update": CommandKind(node_updates.NodeEligibilityUpdate, node_updates.apply_eligibility),
+    "node-drain-update": CommandKind(node_updates.NodeDrainUpdate, node_updates.apply_drain),
     "node-upsert": CommandKind(nodes.NodeUpsert, nodes.apply_upsert),
     "node-deregister": CommandKind(nodes.NodeDeregister, nodes.apply_deregister),
     "plan-apply": CommandKind(plans.PlanApply, plans.apply_plan),

@@ -57,10 +57,10 @@ def _one_hash(words: list[int], key: int) -> int:
 
 
 def combine(parts: Mapping[str, int], index: int) -> bytes:
-    """One digest of all tables' digests at one index."""
+    """One digest of all tables' digests at one index. Empty tables do not count: an older server may not know them."""
     whole = blake2b(digest_size=ROW_HASH_BYTES, person=b"fedsched-state")
     whole.update(index.to_bytes(8, "big"))
-    for name in sorted(parts):
+    for name in sorted(name for name, part in parts.items() if part):
         whole.update(f"{name}={parts[name]:x};".encode())
     return whole.digest()
 

@@ -30,7 +30,7 @@ from fedsched.state.tables.namespaces import Places, PlacesReader
 from fedsched.state.tables.nodes import Nodes, NodesReader
 from fedsched.state.tables.sessions import Sessions, SessionsReader
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """The form of images. A reader takes this and older ones and refuses newer ones."""
 
 
@@ -96,6 +96,8 @@ class State:
             "namespaces": self.places.namespaces,
             "node_pools": self.places.node_pools,
             "meta": self.meta.rows,
+            "periodic_launches": self.jobs.launch_rows,
+            "scaling_events": self.jobs.scaling_rows,
         }
         reader = readers.get(table)
         return reader.get(*key) if reader is not None else None
@@ -161,6 +163,9 @@ class Store(State):
             self.sessions.result_table,
             self.jobs.table,
             self.jobs.version_table,
+            self.jobs.children_table,
+            self.jobs.launch_table,
+            self.jobs.scaling_table,
             self.evaluations.table,
             self.deployments.table,
             self.nodes.table,

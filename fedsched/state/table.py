@@ -49,6 +49,20 @@ class Row(Stored):
         return self
 
 
+class WideRow(Row):
+    """A row that has grown beyond fifteen fields.
+
+    The encoder that hashes are made with writes the head of a record by how many fields it could have, and takes a
+    longer one from the sixteenth on: a row that got there later would change its hash by that alone. This one is hashed
+    as a plain map of what it says, which has the head that the shorter row had.
+    """
+
+    def hashed(self) -> object:
+        always = type(self).__struct_fields__[: -len(type(self).__struct_defaults__) or None]
+        values = zip(type(self).__struct_fields__, structs.astuple(self), strict=True)
+        return {name: value for name, value in values if value or name in always}
+
+
 R = TypeVar("R", bound=Row)
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)

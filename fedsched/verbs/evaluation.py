@@ -7,10 +7,19 @@ from typing import Any
 
 from fedsched.model.evaluation import Evaluation
 from fedsched.model.record import to_api
-from fedsched.rpc.methods.evaluation import EVAL_GET, EVAL_LIST, EvaluationListRequest, EvaluationRequest
+from fedsched.rpc.methods.evaluation import (
+    EVAL_ALLOCS,
+    EVAL_DELETE,
+    EVAL_GET,
+    EVAL_LIST,
+    EvaluationDeleteRequest,
+    EvaluationListRequest,
+    EvaluationRequest,
+)
 from fedsched.verbs.flags import Argument, Flag, Given
 from fedsched.verbs.job_monitor import failures, monitor
 from fedsched.verbs.lookup import PAGE, check_prefix, one_of, pages
+from fedsched.verbs.placement import failure_lines
 from fedsched.verbs.terminal import Terminal
 from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
 from fedsched.verbs.view import columns, moment, pairs, short
@@ -59,9 +68,14 @@ def status(terminal: Terminal, given: Given) -> int:
     stub = one_of(_with_prefix(terminal, given["eval"]), given["eval"], "evaluation", _table)
     if given["monitor"]:
         return monitor(terminal, stub.id, namespace=stub.namespace, verbose=given["verbose"])
-    one = terminal.client.call(EVAL_GET, EvaluationRequest(eval_id=stub.id), namespace=stub.namespace).evaluation
+    one = terminal.client.call(
+        EVAL_GET, EvaluationRequest(eval_id=stub.id, related=True), namespace=stub.namespace
+    ).evaluation
     if not terminal.formatted(given, lambda: to_api(one)):
         terminal.write(pairs(_head(one, verbose=given["verbose"])))
+        _show_related(terminal, one, verbose=given["verbose"])
+        _show_annotations(terminal, one)
+        _show_placed(terminal, one, verbose=given["verbose"])
         _show_failures(terminal, one)
     return OK
 
@@ -128,10 +142,58 @@ def _head(one: Evaluation, *, verbose: bool) -> list[tuple[str, Any]]:
     return head
 
 
+def _show_related(terminal: Terminal, one: Evaluation, *, verbose: bool) -> None:
+    if not one.related_evals:
+        return
+    terminal.heading("Related Evaluations")
+    rows = [
+        (short(kin.id, verbose=verbose), kin.priority, kin.triggered_by, short(kin.node_id), kin.status)
+        for kin in one.related_evals
+    ]
+    terminal.write(columns(("ID", "Priority", "Triggered By", "Node ID", "Status"), rows))
+
+
+def _show_annotations(terminal: Terminal, one: Evaluation) -> None:
+    if one.plan_annotations is None or not one.plan_annotations.desired_tg_updates:
+        return
+    terminal.heading("Plan Annotations")
+    rows = [
+        (name, wish.ignore, wish.place, wish.stop, wish.in_place_update, wish.destructive_update)
+        for name, wish in sorted(one.plan_annotations.desired_tg_updates.items())
+    ]
+    terminal.write(columns(("Task Group", "Ignore", "Place", "Stop", "InPlace", "Destructive"), rows))
+
+
+def _show_placed(terminal: Terminal, one: Evaluation, *, verbose: bool) -> None:
+    request = EvaluationRequest(eval_id=one.id)
+    allocs = terminal.client.call(EVAL_ALLOCS, request, namespace=one.namespace).allocs
+    if allocs:
+        from fedsched.verbs.finding import alloc_table
+
+        terminal.heading("Placed Allocations")
+        terminal.write(alloc_table(terminal, allocs, verbose=verbose))
+
+
 def _show_failures(terminal: Terminal, one: Evaluation) -> None:
     if not one.failed_tg_allocs:
         return
     terminal.heading("Failed Placements")
-    for group, metric in sorted(one.failed_tg_allocs.items()):
-        count = metric.coalesced_failures + 1
-        terminal.say(f'Task Group "{group}" (failed to place {count} allocation{"s"[: count > 1]})')
+    for line in failure_lines(one.failed_tg_allocs, one.queued_allocations):
+        terminal.say(line)
+
+
+@VERBS.verb(
+    "eval delete",
+    "forget evaluations that are done",
+    flags=(JSON,),
+    arguments=(Argument("evals", "ids of the evaluations, or the beginnings of them", many=True),),
+)
+def delete(terminal: Terminal, given: Given) -> int:
+    found = []
+    for typed in given["evals"]:
+        check_prefix(typed)
+        found.append(one_of(_with_prefix(terminal, typed), typed, "evaluation", _table).id)
+    reply = terminal.client.call(EVAL_DELETE, EvaluationDeleteRequest(eval_ids=tuple(found)))
+    if not terminal.formatted(given, lambda: to_api(reply)):
+        terminal.say(f"Successfully deleted {reply.count} evaluation{'s'[: reply.count != 1]}")
+    return OK

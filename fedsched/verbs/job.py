@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fedsched.model.errors import NotFound
 from fedsched.model.job import Job
@@ -12,35 +13,34 @@ from fedsched.rpc.methods.job import (
     JOB_DEREGISTER,
     JOB_EVALUATIONS,
     JOB_GET,
-    JOB_LIST,
     JOB_REGISTER,
     JOB_VERSIONS,
     JobDeregisterRequest,
-    JobListRequest,
     JobRegisterRequest,
     JobRequest,
     JobWriteReply,
 )
+from fedsched.verbs.finding import ANY_NAMESPACE, all_jobs, alloc_table, find_job, job_status, job_table
 from fedsched.verbs.flags import Argument, Flag, Given
-from fedsched.verbs.job_monitor import evaluation_rows, monitor
-from fedsched.verbs.lookup import PAGE, one_of, pages
+from fedsched.verbs.job_file import FILE, VAR_FLAGS, read_for_submission
+from fedsched.verbs.job_monitor import deployed_table, evaluation_rows, monitor
+from fedsched.verbs.placement import failure_lines
 from fedsched.verbs.terminal import Terminal
 from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
-from fedsched.verbs.view import as_json, columns, moment, pairs
+from fedsched.verbs.view import as_json, columns, moment, pairs, short
 
 VERBS = Verbs()
 
 DETACH = Flag("detach", "return at once and print the evaluation's id", bool)
 EVAL_PRIORITY = Flag("eval-priority", "priority of the evaluation; the job's by default", int, value="number")
 JOB = Argument("job", "id of the job, or the beginning of it")
-ANY_NAMESPACE = "*"
 
 
 @VERBS.verb(
     "job run",
     "submit a job",
-    doc='Submits a job and follows its evaluation. The file is JSON, {"Job": {...}} or the bare job; - reads standard'
-    " input. Exits 0 when everything is placed, 2 when the job was taken but not (yet) placed.",
+    doc="Submits a job and follows its evaluation. The file is a job file, or a job in JSON as the API has it; - reads"
+    " standard input. Exits 0 when everything is placed, 2 when the job was taken but not (yet) placed.",
     flags=(
         Flag(
             "check-index",
@@ -53,16 +53,15 @@ ANY_NAMESPACE = "*"
         Flag("json", "the file is JSON; the answer is printed as JSON, and nothing is followed", bool),
         Flag("output", "print the job as it would be submitted, and submit nothing", bool),
         Flag("preserve-counts", "keep the counts of groups that exist already", bool),
+        *VAR_FLAGS,
         VERBOSE,
     ),
-    arguments=(Argument("file", "job file, or - for standard input"),),
+    arguments=(FILE,),
 )
 def run(terminal: Terminal, given: Given) -> int:
-    from fedsched.verbs.job_file import read_job
-
-    job, unknown = read_job(given["file"], terminal.stdin)
-    for path in unknown:
-        terminal.warn(f"Warning: {path} is not known and was ignored")
+    job, submission, warnings = read_for_submission(terminal, given)
+    for warning in warnings:
+        terminal.warn(f"Warning: {warning}")
     if given["output"]:
         terminal.write(as_json({"Job": to_api(job)}))
         return OK
@@ -72,6 +71,7 @@ def run(terminal: Terminal, given: Given) -> int:
         job_modify_index=given["check-index"] or 0,
         preserve_counts=given["preserve-counts"],
         eval_priority=given["eval-priority"] or 0,
+        submission=submission,
     )
     reply = terminal.client.call(JOB_REGISTER, request)
     for warning in reply.warnings:
@@ -105,12 +105,15 @@ def run(terminal: Terminal, given: Given) -> int:
 def status(terminal: Terminal, given: Given) -> int:
     if not given["job"]:
         return _list(terminal, given)
-    stub = _find(terminal, given["job"])
+    stub = find_job(terminal, given["job"])
     job = terminal.client.call(JOB_GET, JobRequest(job_id=stub.id), namespace=stub.namespace).job
     if terminal.formatted(given, lambda: to_api(job)):
         return OK
-    _show_head(terminal, job)
+    _show_head(terminal, job, stub)
     if given["short"]:
+        return OK
+    if job.is_periodic or job.is_parameterized:
+        _show_children(terminal, job, stub)
         return OK
     _show_summary(terminal, job, stub)
     if given["evals"]:
@@ -119,8 +122,7 @@ def status(terminal: Terminal, given: Given) -> int:
         terminal.heading("Evaluations")
         head = ("ID", "Priority", "Triggered By", "Status", "Placement Failures")
         terminal.write(columns(head, evaluation_rows(found, verbose=given["verbose"])))
-    terminal.heading("Allocations")
-    terminal.say("No allocations placed")
+    _show_rollout(terminal, job, given)
     return OK
 
 
@@ -135,7 +137,7 @@ def status(terminal: Terminal, given: Given) -> int:
     arguments=(JOB,),
 )
 def inspect(terminal: Terminal, given: Given) -> int:
-    stub = _find(terminal, given["job"])
+    stub = find_job(terminal, given["job"])
     request = JobRequest(job_id=stub.id)
     if given["version"] is None:
         job = terminal.client.call(JOB_GET, request, namespace=stub.namespace).job
@@ -162,7 +164,7 @@ def inspect(terminal: Terminal, given: Given) -> int:
     arguments=(JOB,),
 )
 def stop(terminal: Terminal, given: Given) -> int:
-    stub = _find(terminal, given["job"])
+    stub = find_job(terminal, given["job"])
     is_sure = given["yes"] or stub.id == given["job"]
     if not is_sure and not terminal.confirm(f'Are you sure you want to stop job "{stub.id}"?'):
         terminal.say("Cancelling job stop")
@@ -188,59 +190,18 @@ def _follow(terminal: Terminal, given: Given, reply: JobWriteReply, namespace: s
 
 
 def _list(terminal: Terminal, given: Given) -> int:
-    found = _jobs(terminal, "")
+    found = all_jobs(terminal, "")
     if terminal.formatted(given, lambda: [to_api(stub) for stub in found]):
         return OK
     if not found:
         terminal.say("No running jobs")
         return OK
-    terminal.write(_table(found, with_namespace=terminal.target.namespace == ANY_NAMESPACE))
+    terminal.write(job_table(found, with_namespace=terminal.target.namespace == ANY_NAMESPACE))
     return OK
 
 
-def _jobs(terminal: Terminal, prefix: str) -> list[JobListStub]:
-    def fetch(token: str) -> tuple[Sequence[JobListStub], str]:
-        request = JobListRequest(prefix=prefix, next_token=token, per_page=PAGE)
-        reply = terminal.client.call(JOB_LIST, request)
-        return reply.jobs, reply.next_token
-
-    return list(pages(fetch))
-
-
-def _find(terminal: Terminal, typed: str) -> JobListStub:
-    return one_of(_jobs(terminal, typed), typed, "job", lambda found: _table(found, with_namespace=True))
-
-
-def _table(found: Sequence[JobListStub], *, with_namespace: bool) -> str:
-    head = ("ID", "Namespace", "Type", "Priority", "Status", "Submit Date")
-    rows = [
-        (
-            one.id,
-            one.namespace,
-            _type(one),
-            one.priority,
-            _status(one.status.value, one.stop),
-            moment(one.submit_time_ns),
-        )
-        for one in found
-    ]
-    if not with_namespace:
-        head, rows = head[:1] + head[2:], [row[:1] + row[2:] for row in rows]  # type: ignore[assignment, misc]
-    return columns(head, rows)
-
-
-def _type(stub: JobListStub) -> str:
-    if stub.periodic:
-        return f"{stub.type}/periodic"
-    return f"{stub.type}/parameterized" if stub.parameterized_job else stub.type
-
-
-def _status(status: str, is_stopped: bool) -> str:
-    return f"{status} (stopped)" if is_stopped and status == "dead" else status
-
-
-def _show_head(terminal: Terminal, job: Job) -> None:
-    head = [
+def _show_head(terminal: Terminal, job: Job, stub: JobListStub) -> None:
+    head: list[tuple[str, Any]] = [
         ("ID", job.id),
         ("Name", job.name or job.id),
         ("Submit Date", moment(job.submit_time_ns)),
@@ -249,11 +210,71 @@ def _show_head(terminal: Terminal, job: Job) -> None:
         ("Datacenters", ",".join(job.datacenters)),
         ("Namespace", job.namespace),
         ("Node Pool", job.node_pool),
-        ("Status", _status(job.status.value, job.stop)),
+        ("Status", job_status(job.status.value, job.stop)),
         ("Periodic", job.is_periodic),
         ("Parameterized", job.is_parameterized),
     ]
+    if job.parent_id:
+        head.append(("Parent Job", job.parent_id))
     terminal.write(pairs(head))
+
+
+def _show_children(terminal: Terminal, job: Job, stub: JobListStub) -> None:
+    """What a periodic or parameterized job takes, and what it has launched."""
+    rule = job.parameterized_job
+    if rule is not None:
+        terminal.heading("Parameterized Job")
+        rows = [
+            ("Payload", rule.payload),
+            ("Required Metadata", ", ".join(rule.meta_required)),
+            ("Optional Metadata", ", ".join(rule.meta_optional)),
+        ]
+        terminal.write(pairs(rows))
+    children = stub.job_summary.children if stub.job_summary else None
+    if children is not None:
+        terminal.heading("Parameterized Job Summary" if rule is not None else "Children Job Summary")
+        terminal.write(columns(("Pending", "Running", "Dead"), [(children.pending, children.running, children.dead)]))
+    launched = [one for one in all_jobs(terminal, f"{job.id}/") if one.parent_id == job.id]
+    terminal.heading("Dispatched Jobs" if rule is not None else "Previously Launched Jobs")
+    if not launched:
+        terminal.say("No instances dispatched" if rule is not None else "No instances launched")
+        return
+    terminal.write(columns(("ID", "Status"), [(one.id, job_status(one.status.value, one.stop)) for one in launched]))
+
+
+def _show_rollout(terminal: Terminal, job: Job, given: Given) -> None:
+    """The latest deployment, what could not be placed, and the allocations."""
+    from fedsched.rpc.methods.job_extras import JOB_ALLOCS, JOB_LATEST_DEPLOYMENT, JobAllocsRequest
+
+    request = JobRequest(job_id=job.id)
+    deployment = terminal.client.call(JOB_LATEST_DEPLOYMENT, request, namespace=job.namespace).deployment
+    if deployment is not None:
+        terminal.heading("Latest Deployment")
+        head = [
+            ("ID", short(deployment.id, verbose=given["verbose"])),
+            ("Status", deployment.status.value),
+            ("Description", deployment.status_description),
+        ]
+        terminal.write(pairs(head))
+        terminal.heading("Deployed")
+        terminal.write(deployed_table(deployment))
+    _show_failures(terminal, job)
+    asked = JobAllocsRequest(job_id=job.id, all=given["all-allocs"])
+    allocs = terminal.client.call(JOB_ALLOCS, asked, namespace=job.namespace).allocs
+    terminal.heading("Allocations")
+    terminal.write(alloc_table(terminal, allocs, verbose=given["verbose"]) if allocs else "No allocations placed\n")
+
+
+def _show_failures(terminal: Terminal, job: Job) -> None:
+    """Why the job's newest evaluation could not place everything, while something still waits."""
+    found = terminal.client.call(JOB_EVALUATIONS, JobRequest(job_id=job.id), namespace=job.namespace).evaluations
+    if not any(one.status.value == "blocked" for one in found):
+        return
+    newest = next((one for one in found if one.failed_tg_allocs), None)
+    if newest is not None:
+        terminal.heading("Placement Failure")
+        for line in failure_lines(newest.failed_tg_allocs, newest.queued_allocations):
+            terminal.say(line)
 
 
 def _show_summary(terminal: Terminal, job: Job, stub: JobListStub) -> None:

@@ -10,20 +10,58 @@ from fedsched.verbs.flags import nearest
 from fedsched.verbs.verb import Verb
 
 MODULES: Final[Mapping[str, str]] = {
+    "alloc": "fedsched.verbs.alloc",
+    "deployment": "fedsched.verbs.deployment",
     "job": "fedsched.verbs.job",
     "eval": "fedsched.verbs.evaluation",
+    "namespace": "fedsched.verbs.namespace",
+    "node": "fedsched.verbs.node",
     "server": "fedsched.verbs.server",
+    "system": "fedsched.verbs.operator_scheduler",
     "operator": "fedsched.verbs.operator",
     "agent-info": "fedsched.verbs.about",
     "version": "fedsched.verbs.about",
 }
 """First word -> the module that declares its verbs."""
 
+MORE: Final[Mapping[tuple[str, str], str]] = {
+    ("job", "plan"): "fedsched.verbs.job_plan",
+    ("job", "validate"): "fedsched.verbs.job_validate",
+    ("job", "init"): "fedsched.verbs.job_validate",
+    ("job", "history"): "fedsched.verbs.job_history",
+    ("job", "revert"): "fedsched.verbs.job_history",
+    ("job", "tag"): "fedsched.verbs.job_history",
+    ("job", "dispatch"): "fedsched.verbs.job_launch",
+    ("job", "periodic"): "fedsched.verbs.job_launch",
+    ("job", "scale"): "fedsched.verbs.job_launch",
+    ("job", "scaling-events"): "fedsched.verbs.job_launch",
+    ("job", "eval"): "fedsched.verbs.job_launch",
+    ("job", "promote"): "fedsched.verbs.deployment",
+    ("job", "deployments"): "fedsched.verbs.deployment",
+    ("job", "allocs"): "fedsched.verbs.alloc",
+    ("job", "why"): "fedsched.verbs.why",
+    ("alloc", "why"): "fedsched.verbs.why",
+    ("node", "why-not"): "fedsched.verbs.why",
+    ("node", "drain"): "fedsched.verbs.node_drain",
+    ("node", "eligibility"): "fedsched.verbs.node_drain",
+    ("node", "purge"): "fedsched.verbs.node_drain",
+    ("node", "pool"): "fedsched.verbs.node_pool",
+    ("operator", "scheduler"): "fedsched.verbs.operator_scheduler",
+}
+"""Verbs that another module than that of their first word declares, by their first two words: a command then imports
+only what it needs."""
+
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "run": ("job", "run"),
     "stop": ("job", "stop"),
     "status": ("job", "status"),
     "inspect": ("job", "inspect"),
+    "validate": ("job", "validate"),
+    "init": ("job", "init"),
+    "plan": ("job", "plan"),
+    "node-status": ("node", "status"),
+    "node-drain": ("node", "drain"),
+    "alloc-status": ("alloc", "status"),
     "eval-status": ("eval", "status"),
     "server-members": ("server", "members"),
 }
@@ -54,7 +92,9 @@ def find(words: Sequence[str], modules: Mapping[str, str] = MODULES) -> tuple[Ve
     if first not in modules:
         close = nearest(first, sorted({*modules, *ALIASES}))
         return Unknown((first,), close or ""), rest[1:]
-    verbs = verbs_of(first, modules)
+    is_ours = modules[first] == MODULES.get(first)
+    elsewhere = MORE.get((first, rest[1])) if is_ours and len(rest) > 1 else None
+    verbs = _declared(elsewhere, first) if elsewhere else verbs_of(first, modules)
     named = [word for word in rest if not word.startswith("-")]
     for verb in sorted(verbs, key=lambda one: -len(one.words)):
         if tuple(rest[: len(verb.words)]) == verb.words:
@@ -64,13 +104,19 @@ def find(words: Sequence[str], modules: Mapping[str, str] = MODULES) -> tuple[Ve
 
 def verbs_of(first: str, modules: Mapping[str, str] = MODULES) -> list[Verb]:
     """Give the verbs that begin with a word."""
-    declared: list[Verb] = import_module(modules[first]).VERBS.all
-    return [verb for verb in declared if verb.words[0] == first]
+    is_ours = modules[first] == MODULES.get(first)
+    others = {module: None for (word, _), module in MORE.items() if is_ours and word == first}
+    return [verb for module in (modules[first], *others) for verb in _declared(module, first)]
 
 
 def all_verbs(modules: Mapping[str, str] = MODULES) -> list[Verb]:
     """Give everything there is, by name; imports every verb module."""
     return sorted((verb for first in modules for verb in verbs_of(first, modules)), key=lambda verb: verb.words)
+
+
+def _declared(module: str, first: str) -> list[Verb]:
+    declared: list[Verb] = import_module(module).VERBS.all
+    return [verb for verb in declared if verb.words[0] == first]
 
 
 def _group_or_unknown(named: list[str], verbs: list[Verb], rest: list[str]) -> tuple[Group | Unknown, list[str]]:

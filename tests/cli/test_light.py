@@ -26,6 +26,9 @@ HEAVY = (
     "argparse",
     "logging",
     "difflib",
+    "re2",
+    "fedsched.jobspec.jobfile",
+    "fedsched.jobspec.parser",
 )
 ANSWERS = {
     JOB_LIST: lambda _: JobListReply(),

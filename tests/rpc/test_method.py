@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -26,6 +27,11 @@ CAPABILITIES = {
     "read-job",
     "list-jobs",
     "submit-job",
+    "scale-job",
+    "read-job-scaling",
+    "dispatch-job",
+    "alloc-lifecycle",
+    "node:write",
 }
 
 
@@ -35,8 +41,12 @@ def an_example(kind: type[Record]) -> Record:
     given = {}
     for info in fields_of(kind):
         if info.is_required:
-            given[info.name] = fillers[info.type] if info.type in fillers else an_example(info.type)
+            given[info.name] = fillers[info.type] if info.type in fillers else _made(info.type)
     return kind(**given)
+
+
+def _made(kind: Any) -> Any:
+    return next(iter(kind)) if issubclass(kind, StrEnum) else an_example(kind)
 
 
 def declared() -> list[Any]:
@@ -46,13 +56,21 @@ def declared() -> list[Any]:
 def test_the_table_has_what_a_region_of_servers_needs() -> None:
     assert {method.noun for method in declared()} >= {
         "Agent",
+        "Alloc",
         "Autopilot",
+        "Deployment",
         "Eval",
         "Job",
+        "Namespace",
+        "Node",
+        "NodePool",
+        "Operator",
+        "Periodic",
         "Raft",
         "Server",
         "Snapshot",
         "Status",
+        "System",
     }
     assert method_named("Job.Register") is JOB_REGISTER
 

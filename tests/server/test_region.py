@@ -50,7 +50,7 @@ def test_a_job_registered_through_a_follower_is_read_back_from_every_server(tmp_
         for member in region.running():
             assert (await member.job("web")).job_modify_index == written.job_modify_index
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_read_from_a_follower_sees_every_write_acknowledged_before_it(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_read_from_a_follower_sees_every_write_acknowledged_before_it(tmp_path
                 job = await follower.job("web")
                 assert (job.priority, job.job_modify_index) == (50 + number, written.job_modify_index)
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_request_sent_twice_is_done_once_and_answered_the_same_also_through_another_server(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_request_sent_twice_is_done_once_and_answered_the_same_also_through_an
         assert [one.id for one in evaluations] == [replies[0].eval_id]
         assert (await second.register("web", seq=2)).eval_id != replies[0].eval_id
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_refused_request_is_refused_again_the_same_way(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_refused_request_is_refused_again_the_same_way(tmp_path: Path) -> None
 
         assert len(messages) == 1
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_request_ids_that_no_log_can_hold_are_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_request_ids_that_no_log_can_hold_are_refused_before_anything_is_written
         with pytest.raises(NotFound):
             await leader.job("web")
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_check_index_lets_one_of_two_writers_win_and_tells_the_other_why(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_check_index_lets_one_of_two_writers_win_and_tells_the_other_why(tmp_p
             await other.register("new", enforce_index=True, job_modify_index=5)
         assert (await other.job("web")).priority == 60
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_stopped_job_stays_known_and_a_purged_one_is_gone(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_stopped_job_stays_known_and_a_purged_one_is_gone(tmp_path: Path) -> N
         with pytest.raises(NotFound, match="evaluation 'nowhere' not found"):
             await leader.call(EVAL_GET, EvaluationRequest(eval_id="nowhere"))
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_every_change_is_a_new_version_and_the_same_again_is_none(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_every_change_is_a_new_version_and_the_same_again_is_none(tmp_path: Path
 
         assert [(one.version, one.priority) for one in versions] == [(1, 60), (0, 50)]
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_counts_are_kept_on_request_as_long_as_the_job_runs(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_counts_are_kept_on_request_as_long_as_the_job_runs(tmp_path: Path) -> N
         await leader.register(one, preserve_counts=True)
         assert [group.count for group in (await leader.job("web")).task_groups] == [1, 2]
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_template_is_registered_and_stopped_without_an_evaluation(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_template_is_registered_and_stopped_without_an_evaluation(tmp_path: Pa
         assert (written.eval_id, written.eval_create_index) == ("", 0)
         assert (stopped.eval_id, stopped.eval_create_index) == ("", 0)
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_what_cannot_run_is_refused_before_it_reaches_the_log(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_what_cannot_run_is_refused_before_it_reaches_the_log(tmp_path: Path) ->
 
         assert leader.server.raft.core.log.last == index
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def register_request(job_id: str) -> tuple[Any, Any]:
@@ -244,7 +244,7 @@ def test_lists_come_in_pages_by_prefix_forwards_and_backwards(tmp_path: Path) ->
         assert [one.job_id for one in evaluations.evaluations] == ["a1"]
         assert (await leader.call(EVAL_LIST, EvaluationListRequest(status="complete"), namespace="*")).evaluations == ()
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_another_region_is_not_known_and_the_message_says_which_one_is(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_another_region_is_not_known_and_the_message_says_which_one_is(tmp_path:
         with pytest.raises(NotFound, match="job 'web'"):
             await leader.job("web", region="eu")
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_without_a_quorum_stale_reads_and_health_still_answer_and_everything_else_says_what_is_missing(
@@ -286,7 +286,7 @@ def test_without_a_quorum_stale_reads_and_health_still_answer_and_everything_els
         members = (await leader.call(SERVER_MEMBERS)).members
         assert sorted(str(member.status) for member in members) == ["alive", "failed", "failed"]
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_write_that_may_yet_happen_is_not_called_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +309,7 @@ def test_a_write_that_may_yet_happen_is_not_called_a_failure(tmp_path: Path, mon
         evaluations = (await leader.call(JOB_EVALUATIONS, JobRequest(job_id="web"))).evaluations
         assert [one.id for one in evaluations] == [again.eval_id]
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_call_waits_out_an_election_and_is_then_done(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_call_waits_out_an_election_and_is_then_done(tmp_path: Path) -> None:
 
         assert (await follower.job("web")).job_modify_index == written.job_modify_index
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_call_that_was_passed_on_already_is_sent_back_rather_than_passed_on_again(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_a_call_that_was_passed_on_already_is_sent_back_rather_than_passed_on_ag
         with pytest.raises(NotLeader):
             await follower.caller.call(method, request, CallMeta(hops=("somebody",)))
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_all_servers_come_to_the_same_state_and_say_so(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_all_servers_come_to_the_same_state_and_say_so(tmp_path: Path) -> None:
         assert (led.is_established, len(led.peers), led.commit) == (True, 2, led.last)
         assert {status.leader for status in statuses} == {led.server_id}
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_server_tells_who_it_is_who_leads_and_how_it_is_doing(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_a_server_tells_who_it_is_who_leads_and_how_it_is_doing(tmp_path: Path) 
         assert listed.server_name == follower.name
         assert {member.name: member.tags["leader"] for member in listed.members}[f"{leader.name}.eu"] == "true"
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_figures_come_as_json_and_in_prometheus_form_and_in_no_other(tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ def test_figures_come_as_json_and_in_prometheus_form_and_in_no_other(tmp_path: P
         with pytest.raises(BadRequest, match="metrics have no format 'xml'"):
             await leader.call(AGENT_METRICS, AgentMetricsRequest(format="xml"))
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_server_that_restarts_has_everything_it_acknowledged(tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ def test_a_server_that_restarts_has_everything_it_acknowledged(tmp_path: Path) -
         for number, reply in enumerate(written):
             assert (await again.job(f"job-{number}")).job_modify_index == reply.job_modify_index
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_replies_say_how_fresh_they_are(tmp_path: Path) -> None:
@@ -433,7 +433,7 @@ def test_replies_say_how_fresh_they_are(tmp_path: Path) -> None:
         _, members = await leader.caller.call(SERVER_MEMBERS, Empty())
         assert members.index >= written.index  # what is no single row's business carries the state's own index
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_the_port_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
@@ -446,7 +446,7 @@ def test_the_port_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
 
         assert "ports.rpc" in refused.value.hint
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_full_disk_is_told_at_once_and_reads_go_on(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_full_disk_is_told_at_once_and_reads_go_on(tmp_path: Path) -> None:
         assert (await leader.job("web")).id == "web"
         await leader.call(JOB_DEREGISTER, JobDeregisterRequest(job_id="web", purge=True))  # what frees room is taken
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_leader_that_does_not_answer_in_time_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,7 +478,7 @@ def test_a_leader_that_does_not_answer_in_time_is_named(tmp_path: Path, monkeypa
         assert refused.value.message == f"Job.Get: leader {leader.name} did not answer within 0 s: silence"
         assert "-stale" in refused.value.hint
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_calls_end_with_their_caller(tmp_path: Path) -> None:
@@ -494,4 +494,4 @@ def test_calls_end_with_their_caller(tmp_path: Path) -> None:
         assert scope.cancelled_caught
         assert leader.server.raft.open_proposals == 0
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)

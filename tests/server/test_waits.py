@@ -384,7 +384,7 @@ def test_every_read_that_can_wait_is_answered_by_its_change_stale_or_not_at_a_le
         assert {question.meta.index for question in questions} == {written.index}
         assert waiters(leader, follower) == 0
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_an_answer_comes_within_a_tenth_of_a_second_of_the_change(tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ def test_an_answer_comes_within_a_tenth_of_a_second_of_the_change(tmp_path: Path
 
         assert min(took_s) < SOON_S, took_s
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_news_of_another_job_does_not_answer_and_when_time_is_up_the_old_answer_comes(tmp_path: Path) -> None:
@@ -432,7 +432,7 @@ def test_news_of_another_job_does_not_answer_and_when_time_is_up_the_old_answer_
         for question, reply, _ in questions:
             assert question.reply == reply
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_whoever_reads_thinks_and_reads_again_waits_though_others_changed_meanwhile(tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ def test_whoever_reads_thinks_and_reads_again_waits_though_others_changed_meanwh
 
             assert seen.index == again.index == written.index
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_purged_job_ends_the_wait_for_it_with_the_news_that_it_is_gone(tmp_path: Path) -> None:
@@ -469,7 +469,7 @@ def test_a_purged_job_ends_the_wait_for_it_with_the_news_that_it_is_gone(tmp_pat
         assert isinstance(question.error, NotFound)
         assert _index_of(question.error) > written.index
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 MISSING: list[tuple[Any, Any]] = [
@@ -499,7 +499,7 @@ def test_not_found_says_which_state_it_saw_from_any_server_and_over_a_link(tmp_p
                     assert (meta.index >= 1, meta.applied >= 1, meta.server) == (True, True, member.name)
             nursery.cancel_scope.cancel()
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_job_that_does_not_exist_yet_can_be_waited_for_from_the_answer_that_it_does_not(tmp_path: Path) -> None:
@@ -521,7 +521,7 @@ def test_a_job_that_does_not_exist_yet_can_be_waited_for_from_the_answer_that_it
             assert question.error is None
             assert (question.reply.job.id, question.meta.index) == (request.job_id, written.index)
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_wait_in_vain_ends_with_the_same_refusal_and_an_index_to_go_on_from(tmp_path: Path) -> None:
@@ -537,7 +537,7 @@ def test_a_wait_in_vain_ends_with_the_same_refusal_and_an_index_to_go_on_from(tm
         assert str(second.value) == str(first.value)
         assert _index_of(second.value) == index
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_refused_write_says_which_state_refused_it_through_a_follower_too(tmp_path: Path) -> None:
@@ -553,7 +553,7 @@ def test_a_refused_write_says_which_state_refused_it_through_a_follower_too(tmp_
             assert meta is not None
             assert (meta.index > before, meta.server) == (True, leader.name)
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def _index_of(error: Exception | None) -> int:
@@ -573,4 +573,4 @@ def test_every_reply_has_an_index_of_at_least_one_to_wait_above(tmp_path: Path) 
                 assert seen.index == 1
                 assert seen.applied > 1
 
-    run_region(tmp_path, scenario)
+    run_region(tmp_path, scenario, num_schedulers=0)

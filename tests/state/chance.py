@@ -6,15 +6,36 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from fedsched.codec import to_bytes
+from fedsched.model.deployment import DeploymentState
+from fedsched.model.node import DrainStrategy
 from fedsched.state.fields import Command, pack
-from fedsched.state.tables.alloc_updates import AllocStatusUpdate, AllocTransition, Reap
+from fedsched.state.tables.alloc_updates import AllocStatusUpdate, AllocTransition, JobName, Reap
+from fedsched.state.tables.deployment_groups import pack_states
+from fedsched.state.tables.deployment_updates import (
+    DeploymentAllocHealth,
+    DeploymentPromote,
+    DeploymentStatusUpdate,
+    DeploymentStatusWrite,
+)
 from fedsched.state.tables.deployments import DeploymentsUpsert, DeploymentWrite
 from fedsched.state.tables.evaluations import EvaluationsUpsert, EvaluationWrite
 from fedsched.state.tables.jobs import JobDeregister, JobRegister, JobStable, JobTag
+from fedsched.state.tables.launches import JobDispatch, PeriodicLaunch
 from fedsched.state.tables.meta import ClusterBegin, SchedulerConfigSet
 from fedsched.state.tables.namespaces import NamespaceDelete, NamespaceUpsert, NodePoolDelete, NodePoolUpsert
+from fedsched.state.tables.node_events import NodeEventWrite
+from fedsched.state.tables.node_updates import (
+    NodeDrainUpdate,
+    NodeDrainWrite,
+    NodeEligibilityUpdate,
+    NodeRegister,
+    NodeStatusUpdate,
+    NodeStatusWrite,
+)
 from fedsched.state.tables.nodes import NodeDeregister, NodeUpsert
 from fedsched.state.tables.plans import OfficeBegin, PlacedGroup, PlanApply, StoppedBatch, UpdatedGroup
+from fedsched.state.tables.scaling_events import JobScale
 from fedsched.state.tables.sessions import RequestId
 from tests.builders import an_id
 from tests.state.worlds import EMPTY_MAP, World, column, ids
@@ -47,8 +68,11 @@ class Chance:
 
     def command(self, world: World) -> Command:
         draw: Callable[[World], Command] = self.rng.choices(
-            [self._plan, self._report, self._register, self._node, self._reap, self._small, self._evaluations],
-            [8, 5, 4, 2, 2, 3, 2],
+            [
+                *(self._plan, self._report, self._register, self._node, self._reap, self._small, self._evaluations),
+                *(self._node_update, self._rollout, self._launch),
+            ],
+            [12, 8, 4, 2, 5, 3, 2, 2, 3, 2],
         )[0]
         return draw(world)
 
@@ -181,5 +205,88 @@ class Chance:
                 NamespaceDelete(name="prod"),
                 NodePoolUpsert(name="gpu"),
                 NodePoolDelete(name="gpu"),
+            ]
+        )
+
+    def _node_update(self, _: World) -> Command:
+        rng = self.rng
+        node = an_id(rng.randint(1, NODES))
+        status: Any = rng.choice(["ready", "down", "initializing", "disconnected"])
+        strategy = to_bytes(DrainStrategy(deadline_s=5.0)) if rng.random() < 0.5 else b""
+        event = rng.choice([None, NodeEventWrite(message="seen")])
+        return rng.choice(
+            [
+                NodeRegister(
+                    id=node, name="a", node_pool=rng.choice(["default", "new"]), create_pool=True, event=event
+                ),
+                NodeStatusUpdate(updates=(NodeStatusWrite(id=node, status=status, event=event),)),
+                NodeEligibilityUpdate(ids=(node,), eligibility=rng.choice(["eligible", "ineligible"])),
+                NodeDrainUpdate(
+                    updates=(NodeDrainWrite(id=node, strategy=strategy, mark_eligible=rng.random() < 0.5),)
+                ),
+            ]
+        )
+
+    def _rollout(self, world: World) -> Command:
+        """Deployments with groups, placements in them, and what becomes of them."""
+        rng = self.rng
+        row = world.store.jobs.row("default", rng.choice(JOBS))
+        deployment_id = an_id(rng.randint(1, 3))
+        if row is not None and rng.random() < 0.5:
+            state = DeploymentState(desired_total=3, desired_canaries=rng.choice([0, 1]), progress_deadline_s=60.0)
+            write = DeploymentWrite(
+                id=deployment_id,
+                job_id=row.id,
+                job_version=row.version,
+                job_create_index=row.create_index,
+                groups=pack_states(dict.fromkeys(GROUPS, state)),
+            )
+            return PlanApply(
+                namespace="default",
+                job_id=row.id,
+                job_create_index=row.create_index,
+                job_version=row.version,
+                evaluation_id=an_id(rng.randint(1, 9)),
+                snapshot_index=world.index,
+                deployment_id=deployment_id,
+                deployments=(write,),
+                placed=(self._placed(),),
+            )
+        numbers = self._numbers()
+        status: Any = rng.choice(["running", "paused", "failed", "successful"])
+        return rng.choice(
+            [
+                DeploymentStatusUpdate(updates=(DeploymentStatusWrite(id=deployment_id, status=status),)),
+                DeploymentPromote(id=deployment_id),
+                DeploymentAllocHealth(id=deployment_id, healthy=ids(numbers[:1]), unhealthy=ids(numbers[1:2])),
+            ]
+        )
+
+    def _launch(self, world: World) -> Command:
+        rng = self.rng
+        parent = rng.choice(JOBS)
+        row = world.store.jobs.row("default", parent)
+        child = JobRegister(
+            namespace="default",
+            id=f"{parent}/{rng.randint(1, 5)}",
+            spec=EMPTY_MAP,
+            type="batch",
+            parent_id=parent,
+            dispatch_token=rng.choice(["", "once"]),
+            evaluation=next(iter(self._some_evaluations()), None),
+        )
+        return rng.choice(
+            [
+                JobDispatch(namespace="default", id=parent, child=child),
+                PeriodicLaunch(namespace="default", id=parent, launch_ns=rng.randint(1, 50), child=child),
+                PeriodicLaunch(namespace="default", id=parent, launch_ns=rng.randint(1, 50)),
+                JobScale(
+                    namespace="default",
+                    id=parent,
+                    group="group",
+                    spec=rng.choice([b"", b"\xa1\x64Name\x61c"]),
+                    check_index=row.job_modify_index if row else 0,
+                ),
+                Reap(jobs=(JobName(id=parent),), deployments=(an_id(rng.randint(1, 3)),)),
             ]
         )

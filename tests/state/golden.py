@@ -7,25 +7,49 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedsched.codec import to_bytes
+from fedsched.model.deployment import DeploymentState
+from fedsched.model.job import JobSubmission, ParameterizedJobConfig, PeriodicConfig
+from fedsched.model.node import DrainStrategy
+from fedsched.model.scaling import ScalingEvent
 from fedsched.state.fields import pack
 from fedsched.state.image import save
 from fedsched.state.tables.alloc_updates import AllocStatusUpdate, AllocTransition, Reap
+from fedsched.state.tables.deployment_updates import (
+    DeploymentAllocHealth,
+    DeploymentPromote,
+    DeploymentStatusUpdate,
+    DeploymentStatusWrite,
+)
 from fedsched.state.tables.deployments import deployment_write
 from fedsched.state.tables.evaluations import EvaluationsUpsert, evaluation_write
-from fedsched.state.tables.jobs import JobDeregister, JobTag
+from fedsched.state.tables.jobs import JobDeregister, JobTag, job_register, spec_bytes
+from fedsched.state.tables.launches import JobDispatch, PeriodicLaunch
 from fedsched.state.tables.meta import AutopilotConfigSet, ClusterBegin, SchedulerConfigSet
 from fedsched.state.tables.namespaces import NamespaceUpsert, NodePoolUpsert
+from fedsched.state.tables.node_events import NodeEventWrite
+from fedsched.state.tables.node_updates import (
+    NodeDrainUpdate,
+    NodeDrainWrite,
+    NodeEligibilityUpdate,
+    NodeRegister,
+    NodeStatusUpdate,
+    NodeStatusWrite,
+)
 from fedsched.state.tables.nodes import NodeDeregister, node_upsert
 from fedsched.state.tables.plans import OfficeBegin, StoppedBatch
+from fedsched.state.tables.scaling_events import JobScale
 from fedsched.state.tables.sessions import RequestId
 from tests.builders import a_deployment, a_group, a_job, a_node, an_evaluation, an_id
 from tests.state.worlds import EMPTY_MAP, SECOND, World, column, ids, placed_group
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "state"
-GOLDEN = FIXTURES / "image-1.bin"
-"""The image of schema 1."""
-GOLDEN_LOG = FIXTURES / "log-1.bin"
+GOLDEN = FIXTURES / "image-2.bin"
+"""The image of schema 2, which is the newest."""
+GOLDEN_LOG = FIXTURES / "log-2.bin"
 """The log that made it: each entry with its length (32 bits, big-endian) in front."""
+OLD_IMAGES = {1: (FIXTURES / "image-1.bin", FIXTURES / "log-1.bin")}
+"""Images of earlier schemas and the logs that made them."""
 
 
 def a_golden_world() -> World:
@@ -67,7 +91,60 @@ def a_golden_world() -> World:
     world.do(EvaluationsUpsert(evaluations=(evaluation_write(an_evaluation(3, job=web)),)))
     world.do(JobDeregister(namespace="default", id="db"), request=RequestId(b"session", 2, 1))
     world.send(b"not a command")
+    _add_around(world)
     return world
+
+
+def _add_around(world: World) -> None:
+    """What came with schema 2: statuses of nodes and deployments, launches, scaling."""
+    host = a_node(4, secret_id="")
+    world.do(
+        NodeRegister(id=host.id, name=host.name, node_pool="fast", body=to_bytes(host), create_pool=True, event=CAME)
+    )
+    ready = NodeStatusWrite(id=host.id, status="ready", event=CAME)
+    world.do(NodeStatusUpdate(updates=(ready, NodeStatusWrite(id=an_id(1), status="down", description="silent"))))
+    world.do(NodeEligibilityUpdate(ids=(an_id(2),), eligibility="ineligible"))
+    strategy = to_bytes(DrainStrategy(deadline_s=60.0))
+    world.do(NodeDrainUpdate(updates=(NodeDrainWrite(id=host.id, strategy=strategy, meta={"why": "rest"}),)))
+    api = a_job("api", groups=[a_group("group", count=2)])
+    world.register(api)
+    row = world.store.jobs.row("default", "api")
+    assert row is not None
+    state = DeploymentState(desired_total=2, desired_canaries=1, progress_deadline_s=60.0, auto_revert=True)
+    rollout = a_deployment(8, job=api, task_groups={"group": state}, job_create_index=row.create_index)
+    world.plan(
+        "api",
+        placed=(placed_group([7, 8], [0, 1], flags=1),),
+        deployment_id=rollout.id,
+        deployments=(deployment_write(rollout),),
+    )
+    world.do(DeploymentAllocHealth(id=rollout.id, healthy=ids([7])))
+    world.do(DeploymentPromote(id=rollout.id, groups=("group",)))
+    done = DeploymentStatusWrite(id=rollout.id, status="successful", description="well")
+    world.do(DeploymentStatusUpdate(updates=(done,)))
+    scaled = JobScale(
+        namespace="default",
+        id="api",
+        group="group",
+        spec=spec_bytes(a_job("api", groups=[a_group("group", count=5)])),
+        check_index=row.job_modify_index,
+        event=to_bytes(ScalingEvent(count=5, previous_count=2, message="busy")),
+    )
+    world.do(scaled)
+    child = a_job("greet/dispatch-1", type="batch", parent_id="greet", dispatched=True, payload=b"hello")
+    world.register(a_job("greet", type="batch", parameterized_job=ParameterizedJobConfig()))
+    world.do(JobDispatch(namespace="default", id="greet", child=job_register(child, evaluation=None)))
+    nightly = a_job("nightly", type="batch", periodic=PeriodicConfig(specs=("@daily",)))
+    world.register(nightly, submission=to_bytes(JobSubmission(source="job", format="hcl2")))
+    launched = a_job("nightly/periodic-1", type="batch", parent_id="nightly")
+    world.do(
+        PeriodicLaunch(
+            namespace="default", id="nightly", launch_ns=SECOND, child=job_register(launched, evaluation=None)
+        )
+    )
+
+
+CAME = NodeEventWrite(message="came")
 
 
 def main() -> None:

@@ -125,7 +125,7 @@ def test_reaped_allocations_leave_holes_that_are_used_again() -> None:
     client, sizes = pack([dumps({"ClientDescription": "up"})])
     world.do(AllocStatusUpdate(ids=ids([2]), statuses=b"\x03", client=client, client_sizes=sizes))
     done = world.do(Reap(allocs=ids([2, 3, 0x99])))
-    assert done.result.value == {"allocs": 2, "evaluations": 0}
+    assert done.result.value == {"allocs": 2, "evaluations": 0, "deployments": 0, "jobs": 0}
     assert done.changes.allocs[0].removed
     assert done.changes.allocs[0].jobs == (("default", "web"),)
     assert world.store.allocations.get(an_id(2)) is None
@@ -156,7 +156,7 @@ def test_reaped_evaluations_are_gone() -> None:
     world.register(a_job(priority=3), evaluation=EvaluationWrite(id=an_id(5), job_id="web"))
     done = world.do(Reap(evaluations=(an_id(5), an_id(5), an_id(6))))
 
-    assert done.result.value == {"allocs": 0, "evaluations": 1}
+    assert done.result.value == {"allocs": 0, "evaluations": 1, "deployments": 0, "jobs": 0}
     assert world.store.evaluations.row(an_id(5)) is None
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -17,7 +18,7 @@ from fedsched.state.store import SCHEMA_VERSION, Store
 from fedsched.state.tables.jobs import JobRegister
 from fedsched.state.tables.nodes import NodeUpsert
 from tests.builders import a_job
-from tests.state.golden import GOLDEN, GOLDEN_LOG, a_golden_world
+from tests.state.golden import GOLDEN, GOLDEN_LOG, OLD_IMAGES, a_golden_world
 from tests.state.worlds import World, dump, problems
 
 HEAD = struct.Struct(">II")
@@ -60,8 +61,8 @@ def rebuilt(data: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
     return out
 
 
-def golden_log() -> list[bytes]:
-    data = GOLDEN_LOG.read_bytes()
+def golden_log(path: Path = GOLDEN_LOG) -> list[bytes]:
+    data = path.read_bytes()
     entries = []
     while data:
         length = int.from_bytes(data[:4], "big")
@@ -70,15 +71,17 @@ def golden_log() -> list[bytes]:
     return entries
 
 
-def replayed_golden() -> Store:
+def replayed_golden(path: Path = GOLDEN_LOG) -> Store:
     replayed = Store()
-    for at, entry in enumerate(golden_log()):
+    for at, entry in enumerate(golden_log(path)):
         apply_bytes(replayed, at + 1, entry)
     return replayed
 
 
-def test_the_golden_image_of_schema_1_restores_to_what_its_log_makes() -> None:
-    restored, replayed = restore(GOLDEN.read_bytes()), replayed_golden()
+@pytest.mark.parametrize("schema", [*OLD_IMAGES, SCHEMA_VERSION])
+def test_the_golden_image_of_each_schema_restores_to_what_its_log_makes(schema: int) -> None:
+    image, log = OLD_IMAGES.get(schema, (GOLDEN, GOLDEN_LOG))
+    restored, replayed = restore(image.read_bytes()), replayed_golden(log)
 
     assert restored.digest() == replayed.digest()
     assert dump(restored) == dump(replayed)
@@ -90,7 +93,7 @@ def test_the_golden_image_of_schema_1_restores_to_what_its_log_makes() -> None:
 
 def test_the_golden_image_is_still_what_this_version_writes() -> None:
     """If this fails: a new schema needs a new golden image beside the old one, and this test points to the newest."""
-    assert SCHEMA_VERSION == 1
+    assert SCHEMA_VERSION == 2
     assert GOLDEN.read_bytes() == image_of(replayed_golden())
 
 
@@ -174,7 +177,7 @@ def test_a_newer_schema_is_refused_before_anything_is_built() -> None:
             value["schema"] = SCHEMA_VERSION + 1
 
     restorer = Restorer()
-    with pytest.raises(NewerImage, match="schema 2"):
+    with pytest.raises(NewerImage, match="schema 3"):
         restorer.feed(rebuilt(GOLDEN.read_bytes(), newer))
     assert restorer._store.index == 0
 
@@ -268,7 +271,7 @@ def test_rows_and_columns_of_other_versions_are_read_by_name() -> None:
             wide[:, :96] = rows
             value["b"] = wide.tobytes()
         elif value["k"] == "rows" and value["t"] == "nodes":
-            at = value["f"].index("draining")
+            at = value["f"].index("node_class")
             value["f"][at] = "forgotten"
 
     assert restore(rebuilt(GOLDEN.read_bytes(), older)).digest() == replayed_golden().digest()

@@ -92,7 +92,13 @@ def test_a_plan_is_carried_out_once_however_often_it_comes() -> None:
     world.place([1, 2], [0, 1])
     again = world.place([1, 2, 3], [0, 1, 2])
 
-    assert again.result.value == {"placed": 1, "changed": 0, "skipped": 2, "refused_node_slots": []}
+    assert again.result.value == {
+        "placed": 1,
+        "changed": 0,
+        "skipped": 2,
+        "placements_skipped": 2,
+        "refused_node_slots": [],
+    }
     assert len(world.store.allocations) == 3
 
 

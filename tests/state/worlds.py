@@ -18,6 +18,7 @@ from fedsched.state.tables.alloc_columns import is_live
 from fedsched.state.tables.alloc_updates import AllocStatusUpdate, AllocTransition, Reap
 from fedsched.state.tables.deployments import DeploymentsUpsert, DeploymentWrite
 from fedsched.state.tables.evaluations import EvaluationsUpsert, EvaluationWrite
+from fedsched.state.tables.job_rows import JobChildrenRow
 from fedsched.state.tables.jobs import JobDeregister, JobRegister, JobStable, JobTag, job_register
 from fedsched.state.tables.meta import ClusterBegin, SchedulerConfigSet
 from fedsched.state.tables.namespaces import NamespaceDelete, NamespaceUpsert, NodePoolDelete, NodePoolUpsert
@@ -107,6 +108,9 @@ def dump(state: State) -> dict[str, Any]:
         "indexes": dict(state.table_indexes),
         "jobs": jobs,
         "versions": list(state.jobs.version_rows.scan()),
+        "children": list(state.jobs.children_rows.scan()),
+        "launches": list(state.jobs.launch_rows.scan()),
+        "scaling": list(state.jobs.scaling_rows.scan()),
         "evaluations": list(state.evaluations.rows.scan()),
         "open": [row.id for row in state.evaluations.rows.by("open")],
         "deployments": list(state.deployments.rows.scan()),
@@ -162,10 +166,26 @@ def problems(store: Store) -> list[str]:
     found += _expect("chain by age", sorted(ages), slots.tolist())
     created = [int(allocs.live.one(slot)["create_index"]) for slot in ages]
     found += _expect("order by age", created, sorted(created))
+    found += _family_problems(store)
     words = np.ascontiguousarray(rows).view(np.uint64).reshape(len(rows), rows.dtype.itemsize // 8)
     digest = sum(column_hash(words[at : at + 1], slots[at : at + 1].astype(np.uint64)) for at in range(len(slots)))
     found += _expect("digest of allocations", allocs.digest, digest % COLUMN_HASH_MODULUS)
     return found
+
+
+def _family_problems(store: Store) -> list[str]:
+    """The counts of children against the children themselves."""
+    wanted: dict[tuple[str, str], dict[str, int]] = {}
+    for job in store.jobs.scan():
+        if job.parent_id:
+            counts = wanted.setdefault((job.namespace, job.parent_id), {"pending": 0, "running": 0, "dead": 0})
+            counts[job.status] += 1
+    kept = {row.key: {name: getattr(row, name) for name in ("pending", "running", "dead")} for row in _children(store)}
+    return _expect("children", kept, wanted)
+
+
+def _children(store: Store) -> list[JobChildrenRow]:
+    return list(store.jobs.children_rows.scan())
 
 
 def _expect(what: str, actual: object, wanted: object) -> list[str]:

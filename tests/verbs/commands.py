@@ -9,11 +9,23 @@ from typing import Any, NamedTuple
 
 from fedsched.cli.command import run
 from fedsched.rpc.method import Method
+from fedsched.rpc.methods.evaluation import EVAL_ALLOCS, EvaluationAllocsReply
+from fedsched.rpc.methods.job import JOB_EVALUATIONS, JobEvaluationsReply
+from fedsched.rpc.methods.job_extras import JOB_ALLOCS, JOB_LATEST_DEPLOYMENT, JobAllocsReply, JobDeploymentReply
 from fedsched.verbs.terminal import Terminal
 from tests.verbs.fake_agent import Answer, FakeAgent, fake_agent
 
 NOW_NS = 1_787_308_401 * 10**9
 STAMP = "2026-08-21T10:33:21Z"
+
+
+NOTHING_THERE: Mapping[Method[Any, Any], Answer] = {
+    EVAL_ALLOCS: lambda _: EvaluationAllocsReply(),
+    JOB_ALLOCS: lambda _: JobAllocsReply(),
+    JOB_LATEST_DEPLOYMENT: lambda _: JobDeploymentReply(),
+    JOB_EVALUATIONS: lambda _: JobEvaluationsReply(),
+}
+"""What a region answers to the side questions of a verb while there is nothing to tell; a test's own answers win."""
 
 
 class Seen(NamedTuple):
@@ -42,7 +54,7 @@ def fedsched(
 ) -> Seen:
     """Run it. `typed` is what a person at the terminal answers to questions, `stdin` what is piped in."""
     out, err = io.StringIO(), io.StringIO()
-    with fake_agent(answers or {}) as agent:
+    with fake_agent({**NOTHING_THERE, **(answers or {})}) as agent:
         terminal = Terminal(
             out,
             err,

@@ -96,7 +96,10 @@ def test_status_shows_what_there_is_more_to_say() -> None:
     assert "Node ID            = 6e01b7c2-1\n" in out
     assert "Deployment ID      = 51c9e0d4-1\n" in out
     assert "Next Eval          = n1\n" in out
-    assert out.endswith('\nFailed Placements\nTask Group "front" (failed to place 3 allocations)\n')
+    assert out.endswith(
+        '\nFailed Placements\nTask Group "front" (failed to place 3 allocations):\n'
+        "  * No nodes were eligible for evaluation\n"
+    )
 
 
 def test_status_can_follow_it() -> None:

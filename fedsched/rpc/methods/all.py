@@ -2,6 +2,40 @@
 
 from __future__ import annotations
 
-from fedsched.rpc.methods import agent, autopilot, evaluation, job, raft, server, snapshot, status
+from fedsched.rpc.methods import (
+    agent,
+    alloc,
+    autopilot,
+    deployment,
+    evaluation,
+    job,
+    job_extras,
+    node,
+    operator,
+    places,
+    raft,
+    scheduling,
+    server,
+    snapshot,
+    status,
+    why,
+)
 
-__all__ = ["agent", "autopilot", "evaluation", "job", "raft", "server", "snapshot", "status"]
+__all__ = [
+    "agent",
+    "alloc",
+    "autopilot",
+    "deployment",
+    "evaluation",
+    "job",
+    "job_extras",
+    "node",
+    "operator",
+    "places",
+    "raft",
+    "scheduling",
+    "server",
+    "snapshot",
+    "status",
+    "why",
+]

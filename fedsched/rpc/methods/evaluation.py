@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from fedsched.model.alloc import AllocListStub
 from fedsched.model.declare import Record
 from fedsched.model.evaluation import Evaluation
 from fedsched.rpc.method import Method, RunsAt, declare
+from fedsched.rpc.methods.forms import reads, writes
 from fedsched.rpc.methods.paging import ListReply, ListRequest
 
 
@@ -19,6 +23,7 @@ class EvaluationListReply(ListReply):
 
 class EvaluationRequest(Record):
     eval_id: str
+    related: Annotated[bool, "Also those it came from and those that came from it."] = False
 
 
 class EvaluationGetReply(Record):
@@ -44,4 +49,32 @@ EVAL_GET = declare(
         needs="read-job",
         doc="One evaluation.",
     )
+)
+
+
+class EvaluationAllocsReply(Record):
+    allocs: tuple[AllocListStub, ...] = ()
+
+
+class EvaluationCountReply(Record):
+    count: int = 0
+
+
+class EvaluationDeleteRequest(Record):
+    eval_ids: tuple[str, ...] = ()
+
+
+class EvaluationDeleteReply(Record):
+    count: int = 0
+    index: int = 0
+
+
+EVAL_ALLOCS = reads(
+    "Eval.Allocations", EvaluationRequest, EvaluationAllocsReply, "read-job", "What an evaluation placed."
+)
+EVAL_COUNT = reads(
+    "Eval.Count", EvaluationListRequest, EvaluationCountReply, "read-job", "How many evaluations a list would have."
+)
+EVAL_DELETE = writes(
+    "Eval.Delete", EvaluationDeleteRequest, EvaluationDeleteReply, "operator:write", "Forget evaluations that are done."
 )

@@ -17,6 +17,7 @@ class JobRegisterRequest(Record):
     enforce_index: Annotated[bool, "Only if the job is still as `job_modify_index` says."] = False
     job_modify_index: Annotated[int, "What the caller last saw; 0: the job must not exist."] = 0
     preserve_counts: Annotated[bool, "Keep the counts of groups that exist already."] = False
+    preserve_resources: Annotated[bool, "Keep the resources of tasks that exist already."] = False
     eval_priority: Annotated[int, "Of the evaluation; 0: the job's."] = 0
     submission: Annotated[JobSubmission | None, "The text it came from, to be kept with it."] = None
 

@@ -10,17 +10,17 @@ from typing import Any
 
 from msgspec import structs
 
-from fedsched.model.errors import NotFound
+from fedsched.codec import to_bytes
+from fedsched.model.errors import BadRequest, NotFound
 from fedsched.model.evaluation import Evaluation, Trigger
-from fedsched.model.job import Job
-from fedsched.model.job_defaults import canonicalise, with_implied_constraints
-from fedsched.model.job_problems import problems
-from fedsched.model.problem import InvalidJob
+from fedsched.model.job import MAX_PRIORITY, Job
 from fedsched.model.summary import job_stub
 from fedsched.rpc.method import Method
 from fedsched.rpc.methods import job as methods
 from fedsched.rpc.server_side import CallContext, Handler
+from fedsched.server.admission import admitted, warnings_of, with_counts_of, with_resources_of
 from fedsched.server.desk import Desk
+from fedsched.server.job_summary import summary_of
 from fedsched.server.paging import page_of
 from fedsched.server.waits import Look, Looked, look_at_evaluations, look_at_row
 from fedsched.state.store import State
@@ -54,9 +54,13 @@ class JobEndpoint:
         }
 
     async def register(self, request: methods.JobRegisterRequest, context: CallContext) -> methods.JobWriteReply:
-        job = self._admitted(request.job, context)
+        job, warnings = self._admitted(request.job, context), warnings_of(request.job)
+        current = self._state.jobs.get(job.namespace, job.id)
         if request.preserve_counts:
-            job = _with_counts_of(job, self._state.jobs.get(job.namespace, job.id))
+            job = with_counts_of(job, current)
+        if request.preserve_resources:
+            job = with_resources_of(job, current)
+        _check_priority(request.eval_priority)
         evaluation = None
         if not (job.is_periodic or job.is_parameterized):
             evaluation = self._evaluation(job, Trigger.JOB_REGISTER, request.eval_priority)
@@ -65,6 +69,7 @@ class JobEndpoint:
             evaluation=evaluation_write(evaluation) if evaluation else None,
             enforce_index=request.enforce_index,
             check_index=request.job_modify_index,
+            submission=to_bytes(request.submission) if request.submission else b"",
         )
         result = await self._desk.proposals.propose(command, request=context.meta.request_id)
         context.reply_meta = structs.replace(context.reply_meta, index=result.index)
@@ -73,6 +78,7 @@ class JobEndpoint:
             eval_create_index=result.index if result.value["evaluation_id"] else 0,
             job_modify_index=result.value["job_modify_index"],
             index=result.index,
+            warnings=warnings,
         )
 
     async def deregister(self, request: methods.JobDeregisterRequest, context: CallContext) -> methods.JobWriteReply:
@@ -112,7 +118,8 @@ class JobEndpoint:
         rows, next_token = page_of(
             jobs.scan(namespace), request, id_of=lambda row: row.id, token_of=lambda row: f"{row.namespace}.{row.id}"
         )
-        stubs = tuple(job_stub(jobs.of_row(row), None, meta=request.meta) for row in rows)
+        found = [jobs.of_row(row) for row in rows]
+        stubs = tuple(job_stub(job, summary_of(self._state, job), meta=request.meta) for job in found)
         return methods.JobListReply(jobs=stubs, next_token=next_token)
 
     async def versions(self, request: methods.JobRequest, context: CallContext) -> methods.JobVersionsReply:
@@ -154,16 +161,13 @@ class JobEndpoint:
 
     def _admitted(self, job: Job, context: CallContext) -> Job:
         """Fill in defaults and refuse what cannot run, naming every place that is wrong."""
-        namespace = context.meta.namespace
-        if namespace and namespace != "*" and job.namespace in ("", "default"):
-            job = structs.replace(job, namespace=namespace)
-        job = with_implied_constraints(canonicalise(job, region=self._desk.region))
-        found = problems(job)
-        if found:
-            raise InvalidJob(found)
-        if self._state.places.namespaces.get(job.namespace) is None:
-            raise NotFound(f"namespace {job.namespace!r} does not exist", hint="`default` always does")
-        return structs.replace(job, submit_time_ns=self._desk.proposals.now_ns())
+        return admitted(
+            self._state,
+            job,
+            namespace=context.meta.namespace,
+            region=self._desk.region,
+            now_ns=self._desk.proposals.now_ns(),
+        )
 
     def _evaluation(self, job: Job, trigger: Trigger, priority: int) -> Evaluation:
         now_ns = self._desk.proposals.now_ns()
@@ -187,9 +191,8 @@ def _no_job(namespace: str, job_id: str) -> NotFound:
     return NotFound(f"job {job_id!r} not found in namespace {namespace!r}", hint="`fedsched job status` lists them")
 
 
-def _with_counts_of(job: Job, current: Job | None) -> Job:
-    if current is None or current.stop:
-        return job
-    counts = {group.name: group.count for group in current.task_groups}
-    groups = tuple(structs.replace(group, count=counts.get(group.name, group.count)) for group in job.task_groups)
-    return structs.replace(job, task_groups=groups)
+def _check_priority(priority: int) -> None:
+    if not 0 <= priority <= MAX_PRIORITY:
+        raise BadRequest(
+            f"evaluation priority {priority} is out of range", hint=f"1 to {MAX_PRIORITY}, 0 for the job's"
+        )

@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import numpy as np
 
+from fedsched.model.alloc import DesiredStatus
+from fedsched.model.job import JobStatus
 from fedsched.state.columns import Rows, Slots, copied, picked, raw
-from fedsched.state.fields import Command, Id, unpack
+from fedsched.state.fields import Command, Id, Stored, unpack
 from fedsched.state.id_map import words_of
 from fedsched.state.result import InvalidCommand, Result
-from fedsched.state.tables.alloc_columns import CLIENT_BY_CODE, HEALTHY, UNHEALTHY
+from fedsched.state.tables.alloc_columns import CLIENT_BY_CODE, DESIRED_CODES, HEALTHY, RUN, UNHEALTHY
 from fedsched.state.tables.allocations import COLD_CLIENT, Allocations
+from fedsched.state.tables.deployment_counts import count_health
 from fedsched.state.tables.evaluations import EvaluationWrite, store_evaluations
 from fedsched.state.tables.job_status import refresh_status
-from fedsched.state.tables.jobs import let_go
-from fedsched.state.tables.plans import alloc_change
+from fedsched.state.tables.jobs import forget_job, let_go
+from fedsched.state.tables.node_updates import note_alloc_updates
 
 if TYPE_CHECKING:
     from fedsched.state.transaction import Transaction
 
+STOP: Final = DESIRED_CODES[DesiredStatus.STOP]
 REMOVE_MAX: Final = 7281
 """Ids in one clean-up command; more are split by whoever makes them."""
 
@@ -38,6 +42,10 @@ class AllocStatusUpdate(Command):
     client_sizes: bytes = b""
     """Nothing, or how long each is; 0 leaves what is there alone."""
     evaluations: Annotated[tuple[EvaluationWrite, ...], msgspec.Meta(max_length=10_000)] = ()
+    synced_nodes: Annotated[tuple[Id, ...], msgspec.Meta(max_length=10_000)] = ()
+    """Nodes of which this is the first word about their allocations since they were missed."""
+    stopped: bytes = b""
+    """Ids of those whose job is gone: nobody wants them to run any more."""
 
 
 class AllocTransition(Command):
@@ -48,11 +56,22 @@ class AllocTransition(Command):
     evaluations: Annotated[tuple[EvaluationWrite, ...], msgspec.Meta(max_length=10_000)] = ()
 
 
+class JobName(Stored):
+    """Names one job."""
+
+    namespace: Id = "default"
+    id: Id
+
+
 class Reap(Command):
-    """Forget evaluations and allocations that nobody needs any more."""
+    """Forget what nobody needs any more."""
 
     evaluations: Annotated[tuple[Id, ...], msgspec.Meta(max_length=REMOVE_MAX)] = ()
     allocs: Annotated[bytes, msgspec.Meta(max_length=16 * REMOVE_MAX)] = b""
+    deployments: Annotated[tuple[Id, ...], msgspec.Meta(max_length=REMOVE_MAX)] = ()
+    """Those that have ended; one that is under way stays."""
+    jobs: Annotated[tuple[JobName, ...], msgspec.Meta(max_length=REMOVE_MAX)] = ()
+    """Those that are dead; one that has come to life again stays."""
 
 
 def apply_status(tx: Transaction, command: AllocStatusUpdate) -> Result:
@@ -61,8 +80,11 @@ def apply_status(tx: Transaction, command: AllocStatusUpdate) -> Result:
         raise InvalidCommand("one status (and one health or none at all) per id is expected")
     if not set(command.statuses) <= CLIENT_BY_CODE.keys() or not set(command.healths) <= {0, HEALTHY, UNHEALTHY}:
         raise InvalidCommand("a status or health that does not exist")
+    _id_count(command.stopped)
     reports = _reports(command, count)
     unknown = _report(tx, command, reports) if count else 0
+    _stop_orphans(tx, command.stopped)
+    note_alloc_updates(tx, command.synced_nodes)
     store_evaluations(tx, command.evaluations)
     return tx.done(updated=count - unknown, unknown=unknown)
 
@@ -98,10 +120,28 @@ def _report(tx: Transaction, command: AllocStatusUpdate, reports: list[bytes]) -
     if reports:
         _put_reports(allocations, slots, after, [reports[position] for position in positions.tolist()])
     allocations.rewrite(slots, before, after)
+    count_health(tx, before, after)
     for namespace, job_id in allocations.recount(before, after):
         refresh_status(tx, namespace, job_id)
-    tx.changed(alloc_change(tx, slots, after))
+    tx.changed(allocations.change(slots, after))
     return int((found < 0).sum())
+
+
+def _stop_orphans(tx: Transaction, ids: bytes) -> None:
+    if not ids:
+        return
+    allocations = tx.store.allocations
+    found = allocations.find(words_of(ids))
+    slots = np.unique(found[found >= 0])
+    before = allocations.live.read(slots)
+    after = copied(before)
+    after["desired"] = np.where(before["desired"] == RUN, STOP, before["desired"])
+    after["modify_index"] = after["alloc_modify_index"] = tx.index
+    after["modify_time"] = tx.time_ns
+    allocations.rewrite(slots, before, after)
+    for namespace, job_id in allocations.recount(before, after):
+        refresh_status(tx, namespace, job_id)
+    tx.changed(allocations.change(slots, after))
 
 
 def _put_reports(allocations: Allocations, slots: Slots, rows: Rows, reports: list[bytes]) -> None:
@@ -125,7 +165,7 @@ def apply_transition(tx: Transaction, command: AllocTransition) -> Result:
         after["modify_index"] = after["alloc_modify_index"] = tx.index
         after["modify_time"] = tx.time_ns
         tx.store.allocations.rewrite(slots, before, after)
-        tx.changed(alloc_change(tx, slots, after))
+        tx.changed(tx.store.allocations.change(slots, after))
     store_evaluations(tx, command.evaluations)
     return tx.done(updated=len(slots), unknown=int((found < 0).sum()))
 
@@ -137,7 +177,7 @@ def apply_reap(tx: Transaction, command: Reap) -> Result:
     slots = np.unique(found[found >= 0])
     if len(slots):
         rows = allocations.live.read(slots)
-        change = alloc_change(tx, slots, rows, removed=True)
+        change = allocations.change(slots, rows, removed=True)
         jobs = allocations.recount(rows, np.zeros_like(rows))
         let_go(tx, allocations.remove(slots))
         tx.changed(change)
@@ -146,7 +186,29 @@ def apply_reap(tx: Transaction, command: Reap) -> Result:
     gone = [row for key in dict.fromkeys(command.evaluations) if (row := tx.delete(tx.store.evaluations.table, key))]
     for namespace, job_id in sorted({(row.namespace, row.job_id) for row in gone}):
         refresh_status(tx, namespace, job_id)
-    return tx.done(allocs=len(slots), evaluations=len(gone))
+    ended = _reap_deployments(tx, command.deployments)
+    return tx.done(allocs=len(slots), evaluations=len(gone), deployments=ended, jobs=_reap_jobs(tx, command.jobs))
+
+
+def _reap_deployments(tx: Transaction, ids: tuple[str, ...]) -> int:
+    table = tx.store.deployments.table
+    gone = 0
+    for deployment_id in dict.fromkeys(ids):
+        row = table.get(deployment_id)
+        if row is not None and not row.is_active:
+            tx.delete(table, deployment_id)
+            gone += 1
+    return gone
+
+
+def _reap_jobs(tx: Transaction, names: tuple[JobName, ...]) -> int:
+    gone = 0
+    for name in names:
+        row = tx.store.jobs.row(name.namespace, name.id)
+        if row is not None and row.status == JobStatus.DEAD.value:
+            forget_job(tx, row)
+            gone += 1
+    return gone
 
 
 def _id_count(ids: bytes) -> int:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedsched.model.alloc import ClientStatus
 from fedsched.state.chains import Chains
+from fedsched.state.changes import AllocChange
 from fedsched.state.columns import Columns, ColumnsReader, Rows, Slots, copied, groups
 from fedsched.state.digest import COLUMN_HASH_MODULUS, column_hash
 from fedsched.state.id_map import IdMap, Lookup, Words
@@ -182,6 +183,12 @@ class Allocations(AllocationsReader):
         self._subtract_hash(slots, before)
         self._add_hash(slots, after)
         self.live.write(slots, after)
+
+    def change(self, slots: Slots, rows: Rows, *, removed: bool = False) -> AllocChange:
+        """The change that says these allocations differ."""
+        ids = rows["id"].astype(">u8").tobytes()
+        jobs = self.live_origins.jobs(rows["origin"])
+        return AllocChange(slots, rows["node"].astype(np.int64), jobs, ids, removed)
 
     def remove(self, slots: Slots) -> Iterator[OriginRow]:
         """Forget allocations; yields the origins that went with them. Must be exhausted."""

@@ -1,4 +1,7 @@
-"""Deployments: the supervised changes from one job version to the next. Rows only; their rules live with the leader."""
+"""Deployments: the supervised changes from one job version to the next. Rows only; their rules live with the leader.
+
+What happens to a stored one (status, promotion, health of its allocations) is in `deployment_updates`.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,26 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 import msgspec
 from msgspec import structs
 
-from fedsched.codec import STORED_LIMITS, from_bytes, to_bytes
+from fedsched.codec import STORED_LIMITS, CodecError, from_bytes, to_bytes
 from fedsched.model.deployment import Deployment, DeploymentStatus
 from fedsched.state.fields import Command, Count, Id, Stored, Text
 from fedsched.state.past import Keeper, Past
-from fedsched.state.result import Result
+from fedsched.state.result import InvalidCommand, Result
 from fedsched.state.table import Key, Row, Table, TableReader
+from fedsched.state.tables.deployment_groups import GroupProgress, kept, pack_groups, pack_states, unpack_groups
+from fedsched.state.tables.job_stability import mark_stable
 from fedsched.state.tables.job_status import refresh_status
 
 if TYPE_CHECKING:
     from fedsched.state.transaction import Transaction
 
 ENDED: Final = frozenset(status.value for status in DeploymentStatus if not status.is_active)
+SUCCESSFUL: Final = DeploymentStatus.SUCCESSFUL.value
+
+StatusName = Literal[
+    "running", "paused", "failed", "successful", "cancelled", "initializing", "pending", "blocked", "unblocking"
+]
+"""The statuses, spelled out for the decoder."""
 
 
 class DeploymentRow(Row):
@@ -39,6 +50,8 @@ class DeploymentRow(Row):
     create_time_ns: int = 0
     modify_time_ns: int = 0
     body: bytes = b""
+    groups: bytes = b""
+    """How far each group has come (see `deployment_groups`); counts for more than what the body says of it."""
 
     @property
     def key(self) -> Key:
@@ -48,11 +61,17 @@ class DeploymentRow(Row):
     def is_active(self) -> bool:
         return self.status not in ENDED
 
+    def progress(self) -> dict[str, GroupProgress]:
+        """How far each group has come, without reading the whole record."""
+        return unpack_groups(self.groups)
+
     def deployment(self) -> Deployment:
         """The whole record."""
         whole = from_bytes(self.body, Deployment, STORED_LIMITS)
+        progress = self.progress()
         return structs.replace(
             whole,
+            task_groups={name: one.state() for name, one in progress.items()} if progress else whole.task_groups,
             status=DeploymentStatus(self.status),
             status_description=self.status_description,
             create_index=self.create_index,
@@ -75,6 +94,23 @@ class DeploymentsReader:
     def of_job(self, namespace: str, job_id: str) -> Iterator[DeploymentRow]:
         """A job's deployments, oldest first."""
         return self.rows.by("job", namespace, job_id)
+
+    def latest(self, namespace: str, job_id: str, job_create_index: int | None = None) -> DeploymentRow | None:
+        """A job's newest deployment; with a create index, only those of that very job and not of a purged namesake."""
+        rows = [
+            row
+            for row in self.of_job(namespace, job_id)
+            if job_create_index is None or row.job_create_index in (0, job_create_index)
+        ]
+        return rows[-1] if rows else None
+
+    def active_of_job(self, namespace: str, job_id: str) -> DeploymentRow | None:
+        """The deployment of a job that is under way, if there is one."""
+        return next(self.rows.by("active", namespace, job_id), None)
+
+    def active(self) -> Iterator[DeploymentRow]:
+        """All that are under way: what a new leader watches."""
+        return self.rows.by("active")
 
 
 class Deployments(DeploymentsReader):
@@ -104,21 +140,12 @@ class DeploymentWrite(Stored):
     job_id: Id
     job_version: Count = 0
     job_create_index: Count = 0
-    status: Literal[
-        "running",
-        "paused",
-        "failed",
-        "successful",
-        "cancelled",
-        "initializing",
-        "pending",
-        "blocked",
-        "unblocking",
-    ] = "running"
+    status: StatusName = "running"
     status_description: Text = ""
     create_time_ns: Count = 0
     modify_time_ns: Count = 0
     body: bytes = b""
+    groups: bytes = b""
 
 
 class DeploymentsUpsert(Command):
@@ -139,17 +166,28 @@ def deployment_write(deployment: Deployment) -> DeploymentWrite:
         status_description=deployment.status_description,
         create_time_ns=deployment.create_time_ns,
         modify_time_ns=deployment.modify_time_ns,
-        body=to_bytes(structs.replace(deployment, create_index=0, modify_index=0)),
+        body=to_bytes(structs.replace(deployment, task_groups={}, create_index=0, modify_index=0)),
+        groups=pack_states(deployment.task_groups),
     )
 
 
 def apply_upsert(tx: Transaction, command: DeploymentsUpsert) -> Result:
+    check_deployments(command.deployments)
     store_deployments(tx, command.deployments)
     return tx.done()
 
 
+def check_deployments(items: tuple[DeploymentWrite, ...]) -> None:
+    """Refuse what could not be read back; before anything is written."""
+    for item in items:
+        try:
+            unpack_groups(item.groups)
+        except CodecError as error:
+            raise InvalidCommand(f"deployment {item.id!r}: {error}") from error
+
+
 def store_deployments(tx: Transaction, items: tuple[DeploymentWrite, ...]) -> None:
-    """Store deployments and what follows from them for their jobs."""
+    """Store deployments and what follows from them for their jobs. What was counted for a known one stays counted."""
     table = tx.store.deployments.table
     for item in items:
         known = table.get(item.id)
@@ -157,7 +195,16 @@ def store_deployments(tx: Transaction, items: tuple[DeploymentWrite, ...]) -> No
             **structs.asdict(item), create_index=known.create_index if known else tx.index, modify_index=tx.index
         )
         if known is not None:
-            row = structs.replace(row, create_time_ns=known.create_time_ns)
+            row = structs.replace(row, create_time_ns=known.create_time_ns, groups=_merged(item.groups, known))
         tx.put(table, row)
+        if row.status == SUCCESSFUL and (known is None or known.status != SUCCESSFUL):
+            mark_stable(tx, row.namespace, row.job_id, row.job_create_index, row.job_version)
     for namespace, job_id in sorted({(item.namespace, item.job_id) for item in items}):
         refresh_status(tx, namespace, job_id)
+
+
+def _merged(groups: bytes, known: DeploymentRow) -> bytes:
+    if not known.groups:
+        return groups
+    before = known.progress()
+    return pack_groups(kept(one, before.get(name)) for name, one in unpack_groups(groups).items())

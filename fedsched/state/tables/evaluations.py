@@ -14,6 +14,7 @@ from fedsched.state.fields import Command, Count, Id, Name, Number, ShortText, S
 from fedsched.state.past import Keeper, Past
 from fedsched.state.result import Result
 from fedsched.state.table import Key, Row, Table, TableReader
+from fedsched.state.tables.job_children import put_job
 from fedsched.state.tables.job_status import refresh_status
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def evaluation_write(evaluation: Evaluation) -> EvaluationWrite:
         triggered_by=str(evaluation.triggered_by),
         node_id=evaluation.node_id,
         deployment_id=evaluation.deployment_id,
-        wait_until_ns=evaluation.wait_until_ns,
+        wait_until_ns=evaluation.wait_until_ns or _end_of_wait(evaluation),
         snapshot_index=evaluation.snapshot_index,
         job_modify_index=evaluation.job_modify_index,
         create_time_ns=evaluation.create_time_ns,
@@ -170,6 +171,11 @@ def evaluation_write(evaluation: Evaluation) -> EvaluationWrite:
         queued=dict(evaluation.queued_allocations),
         body=to_bytes(structs.replace(evaluation, create_index=0, modify_index=0)),
     )
+
+
+def _end_of_wait(evaluation: Evaluation) -> int:
+    """When a delay counted from its creation is over: a moment means the same to every leader, a delay does not."""
+    return evaluation.create_time_ns + round(evaluation.wait_s * 1e9) if evaluation.wait_s else 0
 
 
 def apply_upsert(tx: Transaction, command: EvaluationsUpsert) -> Result:
@@ -205,7 +211,7 @@ def _note_on_job(tx: Transaction, item: EvaluationWrite) -> None:
     if job is None:
         return
     if not job.had_evaluation:
-        tx.put(tx.store.jobs.table, structs.replace(job, had_evaluation=True))
+        put_job(tx, structs.replace(job, had_evaluation=True))
     for name, queued in sorted(item.queued.items()):
         group = tx.store.allocations.ensure_group(job.namespace, job.id, job.create_index, name)
         tx.store.allocations.set_queued(group, queued)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from fedsched.model.job import JobStatus, JobType
+from fedsched.state.tables.job_children import put_job
 
 if TYPE_CHECKING:
-    from fedsched.state.tables.jobs import JobRow
+    from fedsched.state.tables.job_rows import JobRow
     from fedsched.state.transaction import Transaction
 
 ALWAYS_RUNNING_TYPES: Final = (JobType.SYSTEM.value,)
@@ -23,7 +24,7 @@ def refresh_status(tx: Transaction, namespace: str, job_id: str) -> None:
         return
     status = _status(tx, row)
     if status != row.status:
-        tx.put(tx.store.jobs.table, structs.replace(row, status=status, modify_index=tx.index))
+        put_job(tx, structs.replace(row, status=status, modify_index=tx.index))
 
 
 def _status(tx: Transaction, row: JobRow) -> str:

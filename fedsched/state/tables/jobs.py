@@ -7,21 +7,26 @@ versions can then never disagree on whether a registration changed anything. Wha
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 from msgspec import structs
 
-from fedsched.codec import STORED_LIMITS, dumps_sorted, from_builtins, loads, to_builtins
+from fedsched.codec import dumps_sorted, to_builtins
 from fedsched.model.job import RETAINED_VERSIONS, Job, JobStatus, JobType
 from fedsched.model.record import UpdateClass, fields_of
 from fedsched.state.fields import Command, Count, Id, Name, Number, ShortText, Text
 from fedsched.state.past import Keeper, Past
 from fedsched.state.result import Result, refused
-from fedsched.state.table import Key, Row, Table, TableReader
+from fedsched.state.table import IndexOf, Key, Table, TableReader
 from fedsched.state.tables.alloc_origins import OriginRow
 from fedsched.state.tables.evaluations import EvaluationWrite, store_evaluation
-from fedsched.state.tables.job_status import refresh_status
+from fedsched.state.tables.job_children import delete_job, put_job
+from fedsched.state.tables.job_rows import JobChildrenRow, JobRow, JobVersionRow, PeriodicLaunchRow, ScalingEventsRow
+from fedsched.state.tables.job_stability import mark_stable
+from fedsched.state.tables.job_status import ALWAYS_RUNNING_TYPES, refresh_status
 
 if TYPE_CHECKING:
     from fedsched.state.transaction import Transaction
@@ -31,86 +36,27 @@ STATE_FIELDS: Final = frozenset(
 )
 """What is said about a job beside its specification."""
 
-
-class JobRow(Row):
-    """A job as it is now."""
-
-    table: ClassVar[str] = "jobs"
-
-    namespace: str
-    id: str
-    version: int
-    type: str
-    status: str
-    priority: int = 0
-    parent_id: str = ""
-    stop: bool = False
-    is_template: bool = False
-    """Periodic or parameterized: launches others and is never placed itself."""
-    had_evaluation: bool = False
-    create_index: int = 0
-    modify_index: int = 0
-    job_modify_index: int = 0
-    submit_time_ns: int = 0
-
-    @property
-    def key(self) -> Key:
-        return (self.namespace, self.id)
-
-    @property
-    def version_key(self) -> Key:
-        return (self.namespace, self.id, self.create_index, self.version)
-
-
-class JobVersionRow(Row):
-    """One version of a job."""
-
-    table: ClassVar[str] = "job_versions"
-
-    namespace: str
-    id: str
-    create_index: int
-    """That of the job: tells a job apart from one of the same name that was purged before it."""
-    version: int
-    spec: bytes
-    stop: bool = False
-    is_stable: bool = False
-    modify_index: int = 0
-    job_modify_index: int = 0
-    submit_time_ns: int = 0
-    tag_name: str = ""
-    tag_description: str = ""
-    tagged_time_ns: int = 0
-
-    @property
-    def key(self) -> Key:
-        return (self.namespace, self.id, self.create_index, self.version)
-
-    def job(self, *, status: str = JobStatus.PENDING.value) -> Job:
-        """The whole record of this version."""
-        fields: dict[str, Any] = loads(self.spec, STORED_LIMITS)
-        fields.update(
-            Stop=self.stop,
-            Status=status,
-            Stable=self.is_stable,
-            Version=self.version,
-            SubmitTime=self.submit_time_ns,
-            CreateIndex=self.create_index,
-            ModifyIndex=self.modify_index,
-            JobModifyIndex=self.job_modify_index,
-        )
-        if self.tag_name:
-            tag = {"Name": self.tag_name, "Description": self.tag_description, "TaggedTime": self.tagged_time_ns}
-            fields["VersionTag"] = tag
-        return from_builtins(fields, Job)
+SUBMISSION_BYTES_MAX: Final = 2 << 20
+COMMON_POOLS: Final = frozenset({"", "all", "default"})
+"""Node pools that cannot be deleted: nobody needs to find the jobs that ask for them."""
 
 
 class JobsReader:
     """Jobs, live or as a snapshot saw them."""
 
-    def __init__(self, rows: TableReader[JobRow], versions: TableReader[JobVersionRow]) -> None:
+    def __init__(
+        self,
+        rows: TableReader[JobRow],
+        versions: TableReader[JobVersionRow],
+        children: TableReader[JobChildrenRow],
+        launches: TableReader[PeriodicLaunchRow],
+        scaling: TableReader[ScalingEventsRow],
+    ) -> None:
         self.rows = rows
         self.version_rows = versions
+        self.children_rows = children
+        self.launch_rows = launches
+        self.scaling_rows = scaling
 
     def row(self, namespace: str, job_id: str) -> JobRow | None:
         return self.rows.get(namespace, job_id)
@@ -152,21 +98,57 @@ class JobsReader:
         """What a periodic or parameterized job has launched."""
         return self.rows.by("parent", namespace, parent_id)
 
+    def child_counts(self, namespace: str, parent_id: str) -> JobChildrenRow:
+        """How many children of a job are pending, running and dead."""
+        known = self.children_rows.get(namespace, parent_id)
+        return known or JobChildrenRow(namespace=namespace, parent_id=parent_id)
+
+    def last_launch_ns(self, namespace: str, job_id: str) -> int:
+        """When a periodic job was last launched; 0 for never."""
+        known = self.launch_rows.get(namespace, job_id)
+        return known.launch_ns if known else 0
+
+    def periodic(self) -> Iterator[JobRow]:
+        """Periodic jobs that are not stopped: what a new leader keeps time for."""
+        return self.rows.by("periodic")
+
+    def on_every_node(self) -> Iterator[JobRow]:
+        """System jobs that are not stopped: what a node that comes may have to run."""
+        return self.rows.by("system")
+
+    def scaling_events(self, namespace: str, job_id: str) -> Iterator[ScalingEventsRow]:
+        """The latest scaling events of a job, by group."""
+        return self.scaling_rows.scan(namespace, job_id)
+
 
 class Jobs(JobsReader):
     """The live jobs."""
 
     def __init__(self, keeper: Keeper) -> None:
-        self.table: Table[JobRow] = Table(
-            keeper,
-            JobRow,
-            {"parent": lambda row: (row.namespace, row.parent_id) if row.parent_id else None},
-        )
+        self.table: Table[JobRow] = Table(keeper, JobRow, _INDEXES)
         self.version_table: Table[JobVersionRow] = Table(keeper, JobVersionRow)
-        super().__init__(self.table, self.version_table)
+        self.children_table: Table[JobChildrenRow] = Table(keeper, JobChildrenRow)
+        self.launch_table: Table[PeriodicLaunchRow] = Table(keeper, PeriodicLaunchRow)
+        self.scaling_table: Table[ScalingEventsRow] = Table(keeper, ScalingEventsRow)
+        super().__init__(self.table, self.version_table, self.children_table, self.launch_table, self.scaling_table)
 
     def view(self, past: Past) -> JobsReader:
-        return JobsReader(self.table.view(past), self.version_table.view(past))
+        return JobsReader(
+            self.table.view(past),
+            self.version_table.view(past),
+            self.children_table.view(past),
+            self.launch_table.view(past),
+            self.scaling_table.view(past),
+        )
+
+
+_INDEXES: Final[dict[str, IndexOf[JobRow]]] = {
+    "parent": lambda row: (row.namespace, row.parent_id) if row.parent_id else None,
+    "token": lambda row: (row.namespace, row.parent_id, row.dispatch_token) if row.dispatch_token else None,
+    "periodic": lambda row: (row.namespace, row.id) if row.is_periodic and not row.stop else None,
+    "system": lambda row: (row.namespace, row.id) if row.type in ALWAYS_RUNNING_TYPES and not row.stop else None,
+    "pool": lambda row: (row.node_pool,) if row.node_pool not in COMMON_POOLS and not row.stop else None,
+}
 
 
 def kept_versions(rows: list[JobVersionRow], keep: int = RETAINED_VERSIONS) -> list[JobVersionRow]:
@@ -195,6 +177,10 @@ class JobRegister(Command):
     check_index: Count = 0
     """With `enforce_index`: the job's `job_modify_index` must be this, or 0 for a job that may not exist yet."""
     evaluation: EvaluationWrite | None = None
+    node_pool: Name = ""
+    is_periodic: bool = False
+    dispatch_token: Name = ""
+    submission: Annotated[bytes, msgspec.Meta(max_length=SUBMISSION_BYTES_MAX)] = b""
 
 
 class JobDeregister(Command):
@@ -230,11 +216,18 @@ class JobStable(Command):
 def spec_bytes(job: Job) -> bytes:
     """The specification alone, in the one form that equal specifications have."""
     fields = to_builtins(job)
+    if fields.get("Payload"):
+        fields["Payload"] = zlib.compress(fields["Payload"])
     return dumps_sorted({name: value for name, value in fields.items() if name not in STATE_FIELDS})
 
 
 def job_register(
-    job: Job, *, evaluation: EvaluationWrite | None, enforce_index: bool = False, check_index: int = 0
+    job: Job,
+    *,
+    evaluation: EvaluationWrite | None,
+    enforce_index: bool = False,
+    check_index: int = 0,
+    submission: bytes = b"",
 ) -> JobRegister:
     """The command that registers this job."""
     return JobRegister(
@@ -250,6 +243,10 @@ def job_register(
         enforce_index=enforce_index,
         check_index=check_index,
         evaluation=evaluation,
+        node_pool=job.node_pool,
+        is_periodic=job.is_periodic,
+        dispatch_token=job.dispatch_idempotency_token if job.dispatched else "",
+        submission=submission,
     )
 
 
@@ -277,9 +274,7 @@ def apply_deregister(tx: Transaction, command: JobDeregister) -> Result:
     jobs = tx.store.jobs
     row = jobs.row(command.namespace, command.id)
     if row is not None and command.purge:
-        tx.delete(jobs.table, *row.key)
-        trim_versions(tx, row.namespace, row.id, row.create_index)
-        _drop_empty_groups(tx, row)
+        forget_job(tx, row)
     elif row is not None:
         current = jobs.version_rows.get(*row.version_key)
         assert current is not None
@@ -290,7 +285,11 @@ def apply_deregister(tx: Transaction, command: JobDeregister) -> Result:
             priority=row.priority,
             parent_id=row.parent_id,
             is_template=row.is_template,
+            is_periodic=row.is_periodic,
+            node_pool=row.node_pool,
+            dispatch_token=row.dispatch_token,
             spec=current.spec,
+            submission=current.submission,
             submit_time_ns=command.submit_time_ns,
             stop=True,
         )
@@ -327,17 +326,20 @@ def apply_tag(tx: Transaction, command: JobTag) -> Result:
 
 
 def apply_stable(tx: Transaction, command: JobStable) -> Result:
-    row = tx.store.jobs.row(command.namespace, command.id)
-    key = (command.namespace, command.id, row.create_index if row else 0, command.version)
-    version = tx.store.jobs.version_rows.get(*key) if row else None
-    if version is None:
+    if not mark_stable(tx, command.namespace, command.id, 0, command.version, is_stable=command.is_stable):
         return _no_version(tx, command.id, command.version)
-    if version.is_stable != command.is_stable:
-        tx.put(
-            tx.store.jobs.version_table,
-            structs.replace(version, is_stable=command.is_stable, modify_index=tx.index),
-        )
     return tx.done()
+
+
+def forget_job(tx: Transaction, row: JobRow) -> None:
+    """A job goes, and all that belongs to it; versions that allocations still run stay until those end."""
+    jobs = tx.store.jobs
+    delete_job(tx, row)
+    trim_versions(tx, row.namespace, row.id, row.create_index)
+    _drop_empty_groups(tx, row)
+    tx.delete(jobs.launch_table, *row.key)
+    for events in list(jobs.scaling_rows.scan(*row.key)):
+        tx.delete(jobs.scaling_table, *events.key)
 
 
 def trim_versions(tx: Transaction, namespace: str, job_id: str, create_index: int) -> None:
@@ -396,6 +398,9 @@ def _new_version(tx: Transaction, command: JobRegister, row: JobRow | None) -> J
         modify_index=tx.index,
         job_modify_index=tx.index,
         submit_time_ns=command.submit_time_ns,
+        node_pool=command.node_pool,
+        is_periodic=command.is_periodic,
+        dispatch_token=command.dispatch_token,
     )
     version = JobVersionRow(
         namespace=new.namespace,
@@ -407,9 +412,10 @@ def _new_version(tx: Transaction, command: JobRegister, row: JobRow | None) -> J
         modify_index=tx.index,
         job_modify_index=tx.index,
         submit_time_ns=command.submit_time_ns,
+        submission=command.submission,
     )
     tx.put(tx.store.jobs.version_table, version)
-    tx.put(tx.store.jobs.table, new)
+    put_job(tx, new)
     trim_versions(tx, new.namespace, new.id, new.create_index)
     return new
 

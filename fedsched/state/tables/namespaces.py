@@ -150,6 +150,14 @@ def apply_pool_delete(tx: Transaction, command: NodePoolDelete) -> Result:
             f"node pool {command.name!r} still has nodes, {node.id!r} for one",
             hint="move or remove its nodes first",
         )
+    job = next(tx.store.jobs.rows.by("pool", command.name), None)
+    if job is not None:
+        return refused(
+            tx.index,
+            "conflict",
+            f"node pool {command.name!r} is still asked for by jobs, {job.id!r} for one",
+            hint="stop them, or let them ask for another pool",
+        )
     if tx.delete(tx.store.places.pool_table, command.name) is None:
         return refused(tx.index, "not_found", f"no node pool {command.name!r}")
     return tx.done()

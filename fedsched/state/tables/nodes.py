@@ -7,6 +7,7 @@ that is younger than that is refused.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import msgspec
@@ -14,15 +15,21 @@ import numpy as np
 from msgspec import structs
 
 from fedsched.codec import STORED_LIMITS, from_bytes, to_bytes
-from fedsched.model.node import Node
+from fedsched.model.node import DrainMetadata, DrainStrategy, Eligibility, Node, NodeStatus
 from fedsched.state.columns import Columns, ColumnsReader, Slots
 from fedsched.state.fields import Command, Id, Name, ShortText
 from fedsched.state.past import Keeper, Past
 from fedsched.state.result import Result, refused
-from fedsched.state.table import Key, Row, Table, TableReader
+from fedsched.state.table import Key, Row, Table, TableReader, WideRow
+from fedsched.state.tables.evaluations import EvaluationWrite, store_evaluations
+from fedsched.state.tables.node_events import read_events
 
 if TYPE_CHECKING:
     from fedsched.state.transaction import Transaction
+
+READY: Final = NodeStatus.READY.value
+ELIGIBLE: Final = Eligibility.ELIGIBLE.value
+Evaluations = Annotated[tuple[EvaluationWrite, ...], msgspec.Meta(max_length=100_000)]
 
 NODE_SLOT_DTYPE: Final = np.dtype(
     [
@@ -37,7 +44,7 @@ NODE_SLOT_DTYPE: Final = np.dtype(
 )
 
 
-class NodeRow(Row):
+class NodeRow(WideRow):
     """A host's record: what is asked for often, and all of it encoded."""
 
     table: ClassVar[str] = "nodes"
@@ -55,15 +62,47 @@ class NodeRow(Row):
     create_index: int = 0
     modify_index: int = 0
     body: bytes = b""
+    """What the client said of its host when it last registered."""
+    status_description: str = ""
+    status_updated_at_s: int = 0
+    drain: bytes = b""
+    """The encoded drain strategy while it is emptied."""
+    last_drain: bytes = b""
+    events: bytes = b""
+    """The latest events, encoded (see `node_events`)."""
+    missed_heartbeat_index: int = 0
+    """When it last went down or was cut off."""
+    alloc_update_index: int = 0
+    """When its client first told about its allocations after that."""
+    secret_hash: bytes = b""
 
     @property
     def key(self) -> Key:
         return (self.id,)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether something new may be placed on it."""
+        return self.status == READY and self.eligibility == ELIGIBLE and not self.draining
+
     def node(self) -> Node:
-        """The whole record."""
+        """The whole record: what the client said, and over it what servers say."""
         whole = from_bytes(self.body, Node, STORED_LIMITS)
-        return structs.replace(whole, create_index=self.create_index, modify_index=self.modify_index)
+        strategy = from_bytes(self.drain, DrainStrategy, STORED_LIMITS) if self.drain else whole.drain_strategy
+        return structs.replace(
+            whole,
+            status=NodeStatus(self.status) if self.status else whole.status,
+            status_description=self.status_description or whole.status_description,
+            status_updated_at_s=self.status_updated_at_s or whole.status_updated_at_s,
+            scheduling_eligibility=Eligibility(self.eligibility) if self.eligibility else whole.scheduling_eligibility,
+            drain_strategy=strategy if self.draining else None,
+            last_drain=from_bytes(self.last_drain, DrainMetadata, STORED_LIMITS) if self.last_drain else None,
+            events=read_events(self.events),
+            last_missed_heartbeat_index=self.missed_heartbeat_index,
+            last_alloc_update_index=self.alloc_update_index,
+            create_index=self.create_index,
+            modify_index=self.modify_index,
+        )
 
 
 class NodeSlotRow(Row):
@@ -82,6 +121,10 @@ class NodeSlotRow(Row):
         return (self.slot,)
 
 
+KEPT: Final = ("secret_hash", "last_drain", "events", "missed_heartbeat_index", "alloc_update_index")
+"""What a node's record holds that no registration changes."""
+
+
 class NodesReader:
     """Nodes, live or as a snapshot saw them."""
 
@@ -92,6 +135,14 @@ class NodesReader:
 
     def get(self, node_id: str) -> NodeRow | None:
         return self.rows.get(node_id)
+
+    def of_slot(self, slot: int) -> NodeRow | None:
+        """The node that has this slot; None if it has left or there never was one."""
+        known = self.slot_rows.get(slot)
+        return self.rows.get(known.node_id) if known and not known.departed else None
+
+    def with_status(self, status: str) -> Iterator[NodeRow]:
+        return self.rows.by("status", status)
 
     def slot_of(self, node_id: str) -> int | None:
         """The slot of a node, also of one that has left but whose allocations are still known."""
@@ -172,6 +223,7 @@ class NodeDeregister(Command):
     """Nodes that are not coming back."""
 
     ids: Annotated[tuple[Id, ...], msgspec.Meta(max_length=10_000)]
+    evaluations: Evaluations = ()
 
 
 def node_upsert(node: Node) -> NodeUpsert:
@@ -200,6 +252,8 @@ def apply_upsert(tx: Transaction, command: NodeUpsert) -> Result:
         create_index=known.create_index if known else tx.index,
         modify_index=tx.index,
     )
+    if known is not None:
+        row = structs.replace(row, **{name: getattr(known, name) for name in KEPT})
     tx.put(nodes.table, row)
     return tx.done(slot=slot)
 
@@ -213,4 +267,5 @@ def apply_deregister(tx: Transaction, command: NodeDeregister) -> Result:
         row = tx.delete(nodes.table, node_id)
         assert row is not None
         nodes.leave_slot(row.slot)
+    store_evaluations(tx, command.evaluations)
     return tx.done()

@@ -8,31 +8,45 @@ break the tables.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
+from fedsched.model.alloc import ClientStatus
 from fedsched.model.job import JobStatus
 from fedsched.state.changes import AllocChange
-from fedsched.state.columns import Slots, copied, picked
+from fedsched.state.columns import Rows, Slots, copied, picked
 from fedsched.state.fields import Command, Count, Id, Name, Stored, unpack
 from fedsched.state.id_map import Words, words_of
 from fedsched.state.result import InvalidCommand, Result, refused
-from fedsched.state.tables.alloc_columns import CLIENT_BY_CODE, DESIRED_BY_CODE, Flag
+from fedsched.state.tables.alloc_columns import CLIENT_CODES, DESIRED_BY_CODE, Flag
 from fedsched.state.tables.alloc_origins import OriginRow
 from fedsched.state.tables.allocations import COLD_DESIRED, COLD_KIN, COLD_PLAN, NO_ID
-from fedsched.state.tables.deployments import DeploymentWrite, store_deployments
+from fedsched.state.tables.deployment_counts import count_placed
+from fedsched.state.tables.deployment_updates import DeploymentStatusWrite, store_statuses
+from fedsched.state.tables.deployments import DeploymentWrite, check_deployments, store_deployments
 from fedsched.state.tables.evaluations import EvaluationWrite, store_evaluations
+from fedsched.state.tables.job_rows import JobRow
 from fedsched.state.tables.job_status import refresh_status
-from fedsched.state.tables.jobs import JobRow, let_go
+from fedsched.state.tables.jobs import let_go
+from fedsched.state.tables.node_events import NodeEventWrite
+from fedsched.state.tables.node_updates import INELIGIBLE, set_eligibility
 
 if TYPE_CHECKING:
     from fedsched.state.transaction import Transaction
 
 BATCH_MAX: Final = 1 << 18
 """Allocations in one column; 8 MiB, the most an entry may have, hold no more of them anyway."""
+
+SAID_BY_SERVERS: Final = (CLIENT_CODES[ClientStatus.LOST], CLIENT_CODES[ClientStatus.UNKNOWN])
+"""Only this of what became of an allocation is for servers to say; the rest its client knows best."""
+
+REJECTED: Final = NodeEventWrite(
+    message="Node marked as ineligible for scheduling due to multiple plan rejections", subsystem="Scheduler"
+)
 
 Few = msgspec.Meta(max_length=10_000)
 
@@ -56,6 +70,10 @@ class PlacedGroup(Stored):
     own: bytes = b""
     """Those fields, encoded, in the same order (see `fields.pack`)."""
     own_sizes: bytes = b""
+    of_version: Annotated[int, msgspec.Meta(ge=-1)] = -1
+    """An older version of the job that these are placed from while canaries of the plan's wait; -1 is the plan's own."""
+    of_deployment: Name = ""
+    """With `of_version`: the deployment that they belong to, instead of the plan's."""
 
 
 class StoppedBatch(Stored):
@@ -95,6 +113,12 @@ class PlanApply(Command):
     updated: Annotated[tuple[UpdatedGroup, ...], Few] = ()
     deployments: Annotated[tuple[DeploymentWrite, ...], Few] = ()
     evaluations: Annotated[tuple[EvaluationWrite, ...], Few] = ()
+    deployment_updates: Annotated[tuple[DeploymentStatusWrite, ...], Few] = ()
+    """New statuses of deployments that exist already."""
+    ends: Annotated[tuple[EvaluationWrite, ...], Few] = ()
+    """Stored only if nothing of the plan had to be left out: how the evaluation that made it ends."""
+    ineligible_nodes: Annotated[tuple[Id, ...], Few] = ()
+    """Nodes that refuse plan after plan: nothing new goes there until a person has looked."""
 
 
 class OfficeBegin(Command):
@@ -119,8 +143,10 @@ def apply_plan(tx: Transaction, command: PlanApply) -> Result:
             f"plan of term {command.term} for job {command.job_id!r}, but the leader of term {office} is in office",
             hint="schedule the evaluation again",
         )
-    _check_shapes(command)
+    check_shapes(command)
     tally = _Tally()
+    store_deployments(tx, command.deployments)
+    store_statuses(tx, command.deployment_updates)
     for batch in command.stopped:
         _stop(tx, batch, tally)
     job = _job_to_place_for(tx, command)
@@ -130,10 +156,13 @@ def apply_plan(tx: Transaction, command: PlanApply) -> Result:
         for group in command.placed:
             _place(tx, command, group, tally)
     else:
-        tally.skipped += sum(len(group.ids) for group in command.placed) // 16
+        tally.placements_skipped += sum(len(group.ids) for group in command.placed) // 16
+        tally.skipped += tally.placements_skipped
         tally.skipped += sum(len(group.ids) for group in command.updated) // 16
-    store_deployments(tx, command.deployments)
     store_evaluations(tx, command.evaluations)
+    _end_evaluation(tx, command, tally)
+    nodes = [row for node_id in command.ineligible_nodes if (row := tx.store.nodes.get(node_id))]
+    set_eligibility(tx, nodes, INELIGIBLE, REJECTED)
     if job is not None and tally.placed and job.status != JobStatus.RUNNING.value:
         tally.jobs.add((command.namespace, command.job_id))
     for namespace, job_id in sorted(tally.jobs):
@@ -142,8 +171,22 @@ def apply_plan(tx: Transaction, command: PlanApply) -> Result:
         placed=tally.placed,
         changed=tally.changed,
         skipped=tally.skipped,
+        placements_skipped=tally.placements_skipped,
         refused_node_slots=sorted(tally.refused_node_slots),
     )
+
+
+def _end_evaluation(tx: Transaction, command: PlanApply, tally: _Tally) -> None:
+    """The evaluation is over if all of its plan was carried out; in any case its job's next one waits for this."""
+    is_whole = not tally.placements_skipped and not tally.refused_node_slots
+    if is_whole:
+        store_evaluations(tx, command.ends)
+    if is_whole and any(item.id == command.evaluation_id for item in command.ends):
+        return
+    table = tx.store.evaluations.table
+    row = table.get(command.evaluation_id)
+    if row is not None:
+        tx.put(table, structs.replace(row, modify_index=tx.index))
 
 
 class _Tally:
@@ -153,12 +196,14 @@ class _Tally:
         self.placed = 0
         self.changed = 0
         self.skipped = 0
+        self.placements_skipped = 0
         self.refused_node_slots: set[int] = set()
         self.jobs: set[tuple[str, str]] = set()
 
 
-def _check_shapes(command: PlanApply) -> None:
-    """Whatever could break the tables is refused before anything is touched."""
+def check_shapes(command: PlanApply) -> None:
+    """Whatever could break the tables is refused (`InvalidCommand`) before anything is touched."""
+    check_deployments(command.deployments)
     for ids in _id_columns(command):
         if len(ids) % 16 or len(ids) > 16 * BATCH_MAX:
             raise InvalidCommand(f"{len(ids)} bytes are not a column of 16-byte ids")
@@ -211,13 +256,14 @@ def _place(tx: Transaction, command: PlanApply, group: PlacedGroup, tally: _Tall
     good &= known.slots < 0
     count = int(good.sum())
     tally.skipped += len(words) - count
+    tally.placements_skipped += len(words) - count
     if not count:
         return
     name_indexes = _column(group.name_indexes).astype(np.int32)
     if count < len(words):
         words, node_slots, name_indexes, known = words[good], node_slots[good], name_indexes[good], known.only(good)
     slots = allocations.place(
-        _origin(tx, command, group.group, group.shared),
+        _placed_origin(tx, command, group),
         words=words,
         known=known,
         node_slots=node_slots,
@@ -230,6 +276,10 @@ def _place(tx: Transaction, command: PlanApply, group: PlacedGroup, tally: _Tall
         _add_own(tx, group, good, slots)
     tally.placed += count
     ids = group.ids if count == len(good) else _id_bytes(words)
+    deployment_id = command.deployment_id if group.of_version < 0 else group.of_deployment
+    if deployment_id:
+        is_canary = bool(group.flags & int(Flag.CANARY))
+        count_placed(tx, deployment_id, group.group, count, ids if is_canary else b"")
     tx.changed(AllocChange(slots, node_slots, ((command.namespace, command.job_id),), ids))
 
 
@@ -261,6 +311,13 @@ def _origin(tx: Transaction, command: PlanApply, group: str, shared: bytes) -> O
         group_slot=row.slot,
         shared=shared,
     )
+
+
+def _placed_origin(tx: Transaction, command: PlanApply, group: PlacedGroup) -> OriginRow:
+    origin = _origin(tx, command, group.group, group.shared)
+    if group.of_version < 0:
+        return origin
+    return structs.replace(origin, job_version=group.of_version, deployment_id=group.of_deployment)
 
 
 def _add_own(tx: Transaction, group: PlacedGroup, good: NDArray[np.bool_], slots: Slots) -> None:
@@ -301,6 +358,8 @@ def _rewrite_cold(tx: Transaction, part: int, slots: Slots, values: list[bytes],
         after["modify_index"] = after["alloc_modify_index"] = index
     tx.store.allocations.put_cold(part, slots, after, values)
     tx.store.allocations.rewrite(slots, before, after)
+    if index is not None:
+        tx.changed(tx.store.allocations.change(slots, after))
 
 
 def _stop(tx: Transaction, batch: StoppedBatch, tally: _Tally) -> None:
@@ -312,7 +371,7 @@ def _stop(tx: Transaction, batch: StoppedBatch, tally: _Tally) -> None:
     before = allocations.live.read(slots)
     after = copied(before)
     after["desired"] = batch.desired
-    if batch.client_status in CLIENT_BY_CODE:
+    if batch.client_status in SAID_BY_SERVERS:
         after["client_status"] = batch.client_status
     after["modify_index"] = after["alloc_modify_index"] = tx.index
     after["modify_time"] = tx.time_ns
@@ -321,7 +380,7 @@ def _stop(tx: Transaction, batch: StoppedBatch, tally: _Tally) -> None:
     allocations.rewrite(slots, before, after)
     tally.jobs.update(allocations.recount(before, after))
     tally.changed += len(slots)
-    tx.changed(alloc_change(tx, slots, before))
+    tx.changed(allocations.change(slots, before))
 
 
 def _update(tx: Transaction, command: PlanApply, update: UpdatedGroup, tally: _Tally) -> None:
@@ -334,22 +393,47 @@ def _update(tx: Transaction, command: PlanApply, update: UpdatedGroup, tally: _T
     slots, before = slots[mine], picked(before, mine)
     if not len(slots):
         return
-    origin = _origin(tx, command, update.group, update.shared)
-    allocations.live_origins.put(origin, len(slots))
     after = copied(before)
-    after["origin"] = origin.ref
+    _give_origins(tx, command, update, before, after)
     after["modify_index"] = after["alloc_modify_index"] = tx.index
     after["modify_time"] = tx.time_ns
+    if command.deployment_id:
+        _count_joining(tx, command, update, before, after)
     allocations.rewrite(slots, before, after)
     let_go(tx, allocations.live_origins.unuse(before["origin"]))
     tally.changed += len(slots)
-    tx.changed(alloc_change(tx, slots, after))
+    tx.changed(allocations.change(slots, after))
 
 
-def alloc_change(tx: Transaction, slots: Slots, rows: Any, *, removed: bool = False) -> AllocChange:
-    """The change that says these allocations differ."""
-    jobs = tx.store.allocations.live_origins.jobs(rows["origin"])
-    return AllocChange(slots, rows["node"].astype(np.int64), jobs, _id_bytes(rows["id"]), removed)
+def _give_origins(tx: Transaction, command: PlanApply, update: UpdatedGroup, before: Rows, after: Rows) -> None:
+    """The plan's job version for all; the deployment they are in stays theirs unless the plan has one."""
+    origins = tx.store.allocations.live_origins
+    refs = np.unique(before["origin"])
+    by_deployment: dict[str, list[int]] = {}
+    for ref in refs.tolist():
+        known = origins.rows.get(ref)
+        assert known is not None
+        by_deployment.setdefault(command.deployment_id or known.deployment_id, []).append(ref)
+    for deployment_id, mine in sorted(by_deployment.items()):
+        where = np.isin(before["origin"], mine)
+        origin = structs.replace(_origin(tx, command, update.group, update.shared), deployment_id=deployment_id)
+        origins.put(origin, int(where.sum()))
+        after["origin"][where] = origin.ref
+
+
+def _count_joining(tx: Transaction, command: PlanApply, update: UpdatedGroup, before: Rows, after: Rows) -> None:
+    """Those that join another deployment have to prove their health again, and count as placed in it."""
+    origins = tx.store.allocations.live_origins.rows
+    joining = np.zeros(len(before), dtype=np.bool_)
+    for ref in np.unique(before["origin"]).tolist():
+        known = origins.get(ref)
+        assert known is not None
+        if known.deployment_id != command.deployment_id:
+            joining |= before["origin"] == ref
+    if joining.any():
+        after["health"][joining] = 0
+        after["flags"][joining] &= np.uint32(0xFFFFFFFF ^ int(Flag.CANARY))
+        count_placed(tx, command.deployment_id, update.group, int(joining.sum()))
 
 
 def _known_slots(tx: Transaction, ids: bytes, tally: _Tally) -> Slots:

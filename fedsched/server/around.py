@@ -1,0 +1,74 @@
+"""Everything around scheduling on one server: the leader's services for nodes, deployments, launches and clean-up, and
+the endpoints that lean on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from fedsched.rpc.method import Method
+from fedsched.rpc.server_side import Handler
+from fedsched.scheduler.fleet import Fleet
+from fedsched.server.desk import Desk
+from fedsched.server.duties import DryRun, Duties, NotYet
+from fedsched.server.endpoints.alloc import AllocEndpoint
+from fedsched.server.endpoints.deployment import DeploymentEndpoint
+from fedsched.server.endpoints.job_extras import JobExtrasEndpoint
+from fedsched.server.endpoints.node import NodeEndpoint
+from fedsched.server.endpoints.operator import OperatorEndpoint
+from fedsched.server.endpoints.places import PlacesEndpoint
+from fedsched.server.endpoints.why import WhyEndpoint
+from fedsched.server.leader.client_updates import ClientUpdatesService
+from fedsched.server.leader.deployments import DeploymentsService
+from fedsched.server.leader.drain import DrainService
+from fedsched.server.leader.gc import GcService
+from fedsched.server.leader.heartbeats import HeartbeatsService
+from fedsched.server.leader.office import LeaderService
+from fedsched.server.leader.periodic import PeriodicService
+from fedsched.server.uplinks import Uplinks
+from fedsched.server.waits import Look
+
+
+class Looking(Protocol):
+    """The handlers of one noun, and what their answers depend on."""
+
+    def handlers(self) -> Mapping[Method[Any, Any], Handler]: ...
+
+    def looks(self) -> Mapping[Method[Any, Any], Look]: ...
+
+
+class Around:
+    """One server's part of it."""
+
+    def __init__(self, desk: Desk, dry_run: DryRun | None = None, fleet: Callable[[], Fleet] | None = None) -> None:
+        heartbeats, updates, gc = HeartbeatsService(desk), ClientUpdatesService(desk), GcService(desk)
+        self.duties = Duties(
+            heartbeats=heartbeats,
+            client_updates=updates,
+            dry_run=dry_run or NotYet("dry runs").dry_run,
+            collect=gc.force,
+        )
+        self.uplinks = Uplinks(desk.machine)
+        self.services: list[LeaderService] = [
+            updates,
+            DeploymentsService(desk),
+            DrainService(desk),
+            PeriodicService(desk),
+            gc,
+            heartbeats,
+        ]
+        """In the order in which a new leader starts them; timers of silent nodes come last."""
+        self.endpoints: list[Looking] = [
+            NodeEndpoint(desk, self.duties, self.uplinks),
+            AllocEndpoint(desk),
+            DeploymentEndpoint(desk),
+            JobExtrasEndpoint(desk, self.duties),
+            OperatorEndpoint(desk, self.duties),
+            PlacesEndpoint(desk),
+        ]
+        if fleet is not None:
+            self.endpoints.append(WhyEndpoint(desk, fleet))
+
+    def looks(self) -> dict[Method[Any, Any], Look]:
+        """What the answers of all these endpoints depend on."""
+        return {method: look for endpoint in self.endpoints for method, look in endpoint.looks().items()}

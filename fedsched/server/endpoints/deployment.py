@@ -1,0 +1,175 @@
+"""Deployments: read from this server's own state; changed by people through the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+from msgspec import structs
+
+from fedsched.model.deployment import Deployment, DeploymentStatus
+from fedsched.model.errors import BadRequest, NotFound
+from fedsched.model.evaluation import Evaluation
+from fedsched.rpc.method import Method
+from fedsched.rpc.methods import deployment as methods
+from fedsched.rpc.server_side import CallContext, Handler
+from fedsched.server.alloc_stubs import alloc_stubs
+from fedsched.server.desk import Desk
+from fedsched.server.leader.deployment_rules import (
+    FailDeployment,
+    command_of,
+    evaluation_for,
+    plan_failure,
+    plan_health,
+    plan_pause,
+    plan_promotion,
+)
+from fedsched.server.paging import page_of
+from fedsched.server.waits import Look, Looked, look_at_row
+from fedsched.state.changes import ALLOCATIONS
+from fedsched.state.fields import Command
+from fedsched.state.store import State
+from fedsched.state.tables.deployment_updates import DeploymentStatusUpdate, DeploymentStatusWrite
+from fedsched.state.tables.evaluations import evaluation_write
+from fedsched.state.waits import allocs_of_job, whole_table
+
+TABLE: Final = "deployments"
+UNBLOCKED: Final = "Deployment is unblocked"
+
+
+class DeploymentEndpoint:
+    """Answers `Deployment.*`."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def handlers(self) -> Mapping[Method[Any, Any], Handler]:
+        return {
+            methods.DEPLOYMENT_LIST: self.list,
+            methods.DEPLOYMENT_GET: self.get,
+            methods.DEPLOYMENT_ALLOCS: self.allocations,
+            methods.DEPLOYMENT_PAUSE: self.pause,
+            methods.DEPLOYMENT_PROMOTE: self.promote,
+            methods.DEPLOYMENT_FAIL: self.fail,
+            methods.DEPLOYMENT_UNBLOCK: self.unblock,
+            methods.DEPLOYMENT_HEALTH: self.health,
+        }
+
+    def looks(self) -> Mapping[Method[Any, Any], Look]:
+        return {
+            methods.DEPLOYMENT_LIST: self._look_at_list,
+            methods.DEPLOYMENT_GET: self._look_at_one,
+            methods.DEPLOYMENT_ALLOCS: self._look_at_allocs,
+        }
+
+    async def list(self, request: methods.DeploymentListRequest, context: CallContext) -> methods.DeploymentListReply:
+        namespace = context.meta.namespace or "default"
+        rows = (
+            row
+            for row in self._state.deployments.rows.scan()
+            if namespace in ("*", row.namespace) and (not request.job_id or row.job_id == request.job_id)
+        )
+        page, next_token = page_of(rows, request, id_of=lambda row: row.id, token_of=lambda row: row.id)
+        return methods.DeploymentListReply(deployments=tuple(row.deployment() for row in page), next_token=next_token)
+
+    async def get(self, request: methods.DeploymentRequest, context: CallContext) -> methods.DeploymentGetReply:
+        return methods.DeploymentGetReply(deployment=self._known(request.deployment_id))
+
+    async def allocations(
+        self, request: methods.DeploymentRequest, context: CallContext
+    ) -> methods.DeploymentAllocsReply:
+        known = self._known(request.deployment_id)
+        allocations = self._state.allocations
+        slots = allocations.slots_of_job(known.namespace, known.job_id)
+        origins = allocations.columns.read(slots)["origin"]
+        mine = [ref for ref in np.unique(origins).tolist() if self._deployment_of(ref) == known.id]
+        return methods.DeploymentAllocsReply(allocs=alloc_stubs(self._state, slots[np.isin(origins, mine)]))
+
+    async def pause(
+        self, request: methods.DeploymentPauseRequest, context: CallContext
+    ) -> methods.DeploymentWriteReply:
+        effect = plan_pause(self._state, request.deployment_id, request.pause, *self._stamp())
+        return await self._propose(command_of(effect), effect.evaluation, context)
+
+    async def promote(
+        self, request: methods.DeploymentPromoteRequest, context: CallContext
+    ) -> methods.DeploymentWriteReply:
+        if request.all == bool(request.groups):
+            raise BadRequest("promote either all groups or the ones named", hint="set `all`, or name some groups")
+        effect = plan_promotion(self._state, request.deployment_id, request.groups, *self._stamp())
+        return await self._propose(command_of(effect), effect.evaluation, context)
+
+    async def fail(self, request: methods.DeploymentRequest, context: CallContext) -> methods.DeploymentWriteReply:
+        effect = plan_failure(self._state, request.deployment_id, *self._stamp())
+        return await self._propose(command_of(effect), effect.evaluation, context, effect)
+
+    async def unblock(self, request: methods.DeploymentRequest, context: CallContext) -> methods.DeploymentWriteReply:
+        known = self._known(request.deployment_id)
+        job = self._state.jobs.get(known.namespace, known.job_id)
+        row = self._state.deployments.rows.get(known.id)
+        if known.status is not DeploymentStatus.BLOCKED or job is None or row is None:
+            raise BadRequest(
+                f"deployment {known.id!r} is {known.status.value}, not blocked",
+                hint="only a deployment that waits for other regions can be unblocked",
+            )
+        evaluation = evaluation_for(self._state, row, job, *self._stamp())
+        command = DeploymentStatusUpdate(
+            updates=(DeploymentStatusWrite(id=known.id, status="unblocking", description=UNBLOCKED),),
+            evaluations=(evaluation_write(evaluation),),
+        )
+        return await self._propose(command, evaluation, context)
+
+    async def health(
+        self, request: methods.DeploymentHealthRequest, context: CallContext
+    ) -> methods.DeploymentWriteReply:
+        healthy, unhealthy = request.healthy_allocation_ids, request.unhealthy_allocation_ids
+        effect = plan_health(self._state, request.deployment_id, healthy, unhealthy, *self._stamp())
+        return await self._propose(command_of(effect), effect.evaluation, context, effect.failure)
+
+    @property
+    def _state(self) -> State:
+        return self._desk.machine.store
+
+    def _known(self, deployment_id: str) -> Deployment:
+        found = self._state.deployments.get(deployment_id)
+        if found is None:
+            raise NotFound(f"deployment {deployment_id!r} not found", hint="`fedsched deployment list` shows them")
+        return found
+
+    def _deployment_of(self, ref: int) -> str:
+        origin = self._state.allocations.origins.get(ref)
+        return origin.deployment_id if origin else ""
+
+    def _stamp(self) -> tuple[int, Callable[[], str]]:
+        return self._desk.proposals.now_ns(), self._desk.env.new_id
+
+    async def _propose(
+        self,
+        command: Command,
+        evaluation: Evaluation | None,
+        context: CallContext,
+        failure: FailDeployment | None = None,
+    ) -> methods.DeploymentWriteReply:
+        result = await self._desk.proposals.propose(command, request=context.meta.request_id)
+        context.reply_meta = structs.replace(context.reply_meta, index=result.index)
+        went_back = failure.revert_to if failure is not None and result.value.get("reverted") else None
+        return methods.DeploymentWriteReply(
+            eval_id=evaluation.id if evaluation else "",
+            eval_create_index=result.index if evaluation else 0,
+            deployment_modify_index=result.index,
+            reverted_job_version=went_back.version if went_back is not None else None,
+            index=result.index,
+        )
+
+    def _look_at_list(self, request: methods.DeploymentListRequest, context: CallContext) -> Looked:
+        return Looked(self._state.table_index(TABLE), (whole_table(TABLE),))
+
+    def _look_at_one(self, request: methods.DeploymentRequest, context: CallContext) -> Looked:
+        return look_at_row(self._state, TABLE, request.deployment_id)
+
+    def _look_at_allocs(self, request: methods.DeploymentRequest, context: CallContext) -> Looked:
+        row = self._state.deployments.rows.get(request.deployment_id)
+        if row is None:
+            return look_at_row(self._state, TABLE, request.deployment_id)
+        return Looked(self._state.table_index(ALLOCATIONS), (allocs_of_job(row.namespace, row.job_id),))

@@ -1,0 +1,82 @@
+"""`node pool ...`: sets of nodes."""
+
+from __future__ import annotations
+
+from fedsched.model.node_pool import NodePool
+from fedsched.model.record import to_api
+from fedsched.rpc.methods.paging import ListRequest
+from fedsched.rpc.methods.places import (
+    NODE_POOL_DELETE,
+    NODE_POOL_GET,
+    NODE_POOL_JOBS,
+    NODE_POOL_LIST,
+    NODE_POOL_NODES,
+    NODE_POOL_UPSERT,
+    NameRequest,
+    NodePoolUpsertRequest,
+)
+from fedsched.verbs.finding import job_table, node_table
+from fedsched.verbs.flags import Argument, Flag, Given
+from fedsched.verbs.terminal import Terminal
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
+from fedsched.verbs.view import columns, pairs
+
+VERBS = Verbs()
+POOL = Argument("pool", "name of the node pool")
+
+
+@VERBS.verb("node pool list", "list node pools", flags=(JSON, TEMPLATE))
+def list_(terminal: Terminal, given: Given) -> int:
+    found = terminal.client.call(NODE_POOL_LIST, ListRequest()).node_pools
+    if not terminal.formatted(given, lambda: [to_api(one) for one in found]):
+        terminal.write(columns(("Name", "Description"), [(one.name, one.description) for one in found]))
+    return OK
+
+
+@VERBS.verb("node pool info", "show one node pool", flags=(JSON, TEMPLATE), arguments=(POOL,))
+def info(terminal: Terminal, given: Given) -> int:
+    found = terminal.client.call(NODE_POOL_GET, NameRequest(name=given["pool"])).node_pool
+    if terminal.formatted(given, lambda: to_api(found)):
+        return OK
+    terminal.write(pairs([("Name", found.name), ("Description", found.description)]))
+    terminal.heading("Metadata")
+    terminal.write(pairs(sorted(found.meta.items())) if found.meta else "No metadata\n")
+    return OK
+
+
+@VERBS.verb(
+    "node pool apply",
+    "make or change a node pool",
+    flags=(Flag("description", "what it is for", value="text"), JSON),
+    arguments=(POOL,),
+)
+def apply(terminal: Terminal, given: Given) -> int:
+    wanted = NodePool(name=given["pool"], description=given["description"] or "")
+    reply = terminal.client.call(NODE_POOL_UPSERT, NodePoolUpsertRequest(node_pool=wanted))
+    if not terminal.formatted(given, lambda: to_api(reply)):
+        terminal.say(f'Successfully applied node pool "{wanted.name}"!')
+    return OK
+
+
+@VERBS.verb("node pool delete", "forget a node pool that nothing uses", flags=(JSON,), arguments=(POOL,))
+def delete(terminal: Terminal, given: Given) -> int:
+    reply = terminal.client.call(NODE_POOL_DELETE, NameRequest(name=given["pool"]))
+    if not terminal.formatted(given, lambda: to_api(reply)):
+        terminal.say(f'Successfully deleted node pool "{given["pool"]}"!')
+    return OK
+
+
+@VERBS.verb("node pool nodes", "list the nodes of a pool", flags=(VERBOSE, JSON, TEMPLATE), arguments=(POOL,))
+def nodes(terminal: Terminal, given: Given) -> int:
+    found = terminal.client.call(NODE_POOL_NODES, NameRequest(name=given["pool"])).nodes
+    if not terminal.formatted(given, lambda: [to_api(one) for one in found]):
+        terminal.write(node_table(found, verbose=given["verbose"]) if found else "No nodes\n")
+    return OK
+
+
+@VERBS.verb("node pool jobs", "list the jobs that ask for a pool", flags=(JSON, TEMPLATE), arguments=(POOL,))
+def jobs(terminal: Terminal, given: Given) -> int:
+    found = terminal.client.call(NODE_POOL_JOBS, NameRequest(name=given["pool"])).jobs
+    if not terminal.formatted(given, lambda: [to_api(one) for one in found]):
+        terminal.write(job_table(found, with_namespace=True) if found else "No jobs\n")
+    return OK
