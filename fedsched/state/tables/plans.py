@@ -71,7 +71,7 @@ class PlacedGroup(Stored):
     """Those fields, encoded, in the same order (see `fields.pack`)."""
     own_sizes: bytes = b""
     of_version: Annotated[int, msgspec.Meta(ge=-1)] = -1
-    """An older version of the job that these are placed from while canaries of the plan's wait; -1 is the plan's own."""
+    """An older version of the job that these are placed from while canaries of the plan's wait; -1 is its own."""
     of_deployment: Name = ""
     """With `of_version`: the deployment that they belong to, instead of the plan's."""
 
