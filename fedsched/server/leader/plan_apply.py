@@ -268,8 +268,10 @@ class PlanApplier:
         )
 
     def _for_preempted(self, command: PlanApply) -> list[EvaluationWrite]:
-        """One evaluation for each job that loses allocations to this plan."""
-        ids = b"".join(batch.ids for batch in command.stopped if batch.desired == EVICT)
+        """One evaluation for each job that loses allocations to this plan. What was evicted earlier and is now said to
+        be lost is no loss of this plan's.
+        """
+        ids = b"".join(batch.ids for batch in command.stopped if batch.desired == EVICT and not batch.client_status)
         if not ids:
             return []
         allocations = self._desk.machine.store.allocations

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from fedsched.model.alloc import ClientStatus
 from fedsched.model.deployment import DeploymentState
 from fedsched.model.node import DrainStrategy, Eligibility, NodeStatus
 from fedsched.model.policies import DisconnectStrategy
 from fedsched.server.leader.plan_check import Verdict
-from fedsched.state.tables.alloc_columns import Flag
+from fedsched.state.tables.alloc_columns import CLIENT_CODES, Flag
 from fedsched.state.tables.deployment_groups import unpack_groups
 from fedsched.state.tables.deployments import deployment_write
 from fedsched.state.tables.evaluations import EvaluationWrite
@@ -454,3 +455,16 @@ def test_a_plan_without_anything_on_nodes_needs_no_look() -> None:
     plan = site.a_plan(evaluations=(EvaluationWrite(id=an_id(5), job_id="web"),))
 
     assert site.submit(plan).is_whole
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_what_is_noted_about_an_allocation_that_has_ended_asks_nothing_of_its_node(gone: bool) -> None:
+    site = Site(a_node(1), a_node(2))
+    site.submit(site.a_plan(placed=(placing([1], [0]),)))
+    site.report([1], CLIENT_CODES[ClientStatus.FAILED])
+    if gone:
+        site.do(NodeDeregister(ids=(an_id(1),)))
+    else:
+        site.put_node(a_node(1, status=NodeStatus.DOWN))
+
+    assert site.check(site.a_plan(stopped=(stopping([1], desired=RUN),))).is_whole
