@@ -159,6 +159,8 @@ def server_options(config: AgentConfig, tls: TlsContexts | None) -> ServerOption
         join_attempts_max=server.server_join.retry_max,
         peer_address_overrides=server.peer_address_overrides,
         raft_multiplier=server.raft_multiplier,
+        num_schedulers=server.num_schedulers,
+        enabled_schedulers=server.enabled_schedulers,
         compaction=CompactionSettings(
             snapshot_entries=server.raft_snapshot_threshold,
             snapshot_bytes=server.raft_snapshot_size_bytes,

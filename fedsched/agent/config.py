@@ -71,6 +71,12 @@ class ServerSettings:
         16 * 1024 * 1024, "bytes of entries applied before the log may be compacted", low=1024
     )
     raft_trailing_logs: int = setting(10240, "entries kept behind a snapshot, for servers that catch up", low=0)
+    num_schedulers: int = setting(
+        8, "evaluations that this server works on at once; 0 leaves them to the other servers", low=0, high=256
+    )
+    enabled_schedulers: tuple[str, ...] = setting(
+        (), "job types that this server's workers take, also of installed packages; empty means all that come with it"
+    )
     ballast_size_bytes: int = setting(
         64 * 1024 * 1024, "space held back on the data disk, freed in an emergency", low=0
     )

@@ -32,6 +32,7 @@ def a_config(directory: Path, name: str = "a1", *, expect: int = 1, join: tuple[
         raft_multiplier=0.2,
         ballast_size_bytes=0,
         disk_soft_limit_bytes=0,
+        num_schedulers=0,
     )
     config = AgentConfig(name=name, region="eu", data_dir=str(directory / name), ports=Ports(0, 0, 0), server=server)
     return replace(config, **changes)

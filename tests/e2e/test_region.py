@@ -169,7 +169,8 @@ def test_a_brand_new_fourth_server_catches_up_while_writes_go_on_and_takes_the_s
 def test_a_follower_cut_off_for_20000_entries_catches_up_while_writes_go_on(tmp_path: Path) -> None:
     links = ProxyLinks(tmp_path / "proxy.log")
     try:
-        with running_region(tmp_path, extra=SMALL_LOG, route=links.route) as region:
+        only_writes = f"{SMALL_LOG}\nnum_schedulers = 0"
+        with running_region(tmp_path, extra=only_writes, route=links.route) as region:
             leader = wait_leader(region, look)
             away = region.others(leader)[0]
             with Caller(region.servers[leader]) as caller:
