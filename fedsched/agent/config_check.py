@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from fedsched.agent.config import LOG_LEVELS, PORT_MAX, AgentConfig
-from fedsched.agent.settings import BadSetting, nearest
+from fedsched.agent.settings import BadSetting
+from fedsched.model.nearest import nearest
 
 SERVICES: Final = ("http", "rpc", "serf")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")

@@ -26,8 +26,8 @@ from fedsched.agent.settings import (
     check_text,
     check_value,
     merge,
-    nearest,
 )
+from fedsched.model.nearest import nearest
 
 CONFIG_BYTES_MAX: Final = 1024 * 1024
 """No honest configuration is larger; a wrong path such as a disk image should not be read whole."""

@@ -13,10 +13,10 @@ import enum
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from fedsched.model.errors import BadRequest
+from fedsched.model.nearest import nearest
 from fedsched.model.units import parse_duration, parse_size
 
 T = TypeVar("T")
@@ -161,12 +161,6 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(value, dict) and isinstance(below, dict)
         merged[attr] = merge(below, value) if both and below is not None else value
     return merged
-
-
-def nearest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
-    """Give the known name that a slip of the fingers most likely meant."""
-    close = get_close_matches(word.lower(), [name.lower() for name in known], n=1, cutoff=0.6)
-    return next((name for name in known if close and name.lower() == close[0]), None)
 
 
 def _read(info: dataclasses.Field[Any], hint: Any) -> Setting:

@@ -57,7 +57,7 @@ async def tell(options: dict[str, Any]) -> None:
     async def say() -> None:
         last = ""
         while True:
-            line = json.dumps({**asdict(fleet.tally), "times": None})
+            line = json.dumps(asdict(fleet.tally))
             if line != last:
                 sys.stdout.write(line + "\n")
                 sys.stdout.flush()

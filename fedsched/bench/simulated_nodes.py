@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -80,7 +80,6 @@ class Tally:
     stopped: int = 0
     errors: int = 0
     last_error: str = ""
-    times: list[tuple[float, int, int]] = field(default_factory=list)
 
 
 def make_nodes(shape: Shape) -> list[Node]:

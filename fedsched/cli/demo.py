@@ -123,7 +123,7 @@ class Demo:
         leader.start()
         self.wait_ready(leader)
         self.show(leader, "job status")
-        say("That is all there is so far: see the status table in README.md. Next: fedsched agent -dev")
+        say("There is no node here, so the job waits. Next: fedsched dev, then fedsched bench nodes --count 20")
 
     def wait_leader(self, servers: Sequence[DemoServer]) -> DemoServer:
         until = time.monotonic() + PATIENCE_S

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedsched.model.constraint import Affinity, Constraint, Spread
-from fedsched.model.problem import Problem, nearest, one_of
+from fedsched.model.nearest import nearest
+from fedsched.model.problem import Problem, one_of
 from fedsched.model.text_checks import GRAMMAR, TextChecks
 
 DISTINCT_HOSTS = "distinct_hosts"

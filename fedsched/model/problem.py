@@ -10,9 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fedsched.model.errors import BadRequest
-
-MAX_WORD = 64
-"""Of a wrong word as much is compared with the known ones."""
+from fedsched.model.nearest import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +46,6 @@ def flat(problems: Iterable[Problem]) -> Iterator[Problem]:
             yield from flat(problem.causes)
         else:
             yield problem
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Give the known word that was most likely meant, if any is near."""
-    from difflib import get_close_matches  # only when something is wrong; importing it costs
-
-    close = get_close_matches(word[:MAX_WORD], sorted(known), n=1, cutoff=0.6)
-    return close[0] if close else None
 
 
 def one_of(word: str, known: Iterable[str]) -> str:

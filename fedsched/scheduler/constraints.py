@@ -14,9 +14,9 @@ from typing import Final, TypeVar
 from fedsched.model.constraint import Affinity, Constraint
 from fedsched.model.constraint_problems import DISTINCT_HOSTS, DISTINCT_PROPERTY
 from fedsched.model.node import Node
+from fedsched.model.patterns import found_in
+from fedsched.model.versions import satisfies
 from fedsched.scheduler.attributes import getter, is_unique
-from fedsched.scheduler.patterns import found_in
-from fedsched.scheduler.versions import satisfies
 
 Value = TypeVar("Value", int, float, str)
 Test = Callable[[Node], bool]

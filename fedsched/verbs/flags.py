@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedsched.model.errors import BadRequest
+from fedsched.model.nearest import nearest
 
 
 class BadUsage(BadRequest):
@@ -114,14 +115,6 @@ def usage(flags: Sequence[Flag], arguments: Sequence[Argument]) -> str:
 def flag_form(flag: Flag) -> str:
     """Give a flag as help shows it: `-check-index=<index>`."""
     return f"-{flag.name}" if flag.kind is bool else f"-{flag.name}=<{flag.value or flag.kind.__name__}>"
-
-
-def nearest(word: str, known: Sequence[str]) -> str | None:
-    """Give the known word that was most likely meant."""
-    from difflib import get_close_matches  # only when something was typed wrongly
-
-    close = get_close_matches(word, known, n=1, cutoff=0.6)
-    return close[0] if close else None
 
 
 def _default(flag: Flag) -> Any:

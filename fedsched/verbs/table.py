@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Final, NamedTuple
 
-from fedsched.verbs.flags import nearest
+from fedsched.model.nearest import nearest
 from fedsched.verbs.verb import Verb
 
 MODULES: Final[Mapping[str, str]] = {

@@ -10,9 +10,10 @@ from fedsched.model.constraint import Affinity, Constraint, Spread
 from fedsched.model.identity import WorkloadIdentity
 from fedsched.model.job import Job, JobType, PeriodicConfig
 from fedsched.model.job_problems import problems
+from fedsched.model.nearest import nearest
 from fedsched.model.network import NetworkResource, Port
 from fedsched.model.policies import UpdateStrategy
-from fedsched.model.problem import error_text, flat, nearest, one_of
+from fedsched.model.problem import error_text, flat, one_of
 from fedsched.model.resources import NUMAResource, RequestedDevice, Resources
 from fedsched.model.scaling import ScalingPolicy
 from fedsched.model.service import CheckRestart, Service, ServiceCheck

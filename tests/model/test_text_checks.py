@@ -1,13 +1,11 @@
-"""The small languages inside a job: what is read, what is refused, and that those who run them agree."""
+"""The small languages inside a job: what is read, what is refused, and how that is said."""
 
 from __future__ import annotations
 
 import pytest
 
+from fedsched.model.cron import BadCron, parse
 from fedsched.model.text_checks import cron_problem, regexp_problem, semver_problem, time_zone_problem, version_problem
-from fedsched.scheduler.patterns import pattern_problem
-from fedsched.scheduler.versions import parse_constraint
-from fedsched.server.leader.cron import BadCron, parse
 
 GOOD_CRONS = [
     *("*/15 * * * *", "0 0 1 1 *", "@daily", "@HOURLY", "0 9 * * 1-5", "0 0 L * *", "0 0 * * 5L", "0 0 15W * *"),
@@ -16,33 +14,27 @@ GOOD_CRONS = [
 ]
 BAD_CRONS = [
     ("every day", "missing field(s)"),
-    ("@dayly", 'unknown word "@dayly"; known are @annually'),
-    ("* * * * * * * *", "too many fields"),
-    ("* * * * 8", "syntax error in day of week field: '8': outside 0-7"),
-    ("60 * * * *", "syntax error in minute field: '60': outside 0-59"),
-    ("5-1 * * * *", "'5-1': ends before it begins"),
-    ("*/0 * * * *", "the step is no number above 0"),
-    ("a * * * *", "syntax error in minute field: 'a'"),
-    ("* * * * mon#9", "syntax error in day of week field"),
-    ("1-2-3 * * * *", "'1-2-3'"),
-    ("* " * 2000, "longer than 1024 characters"),
+    ("@dayly", "one of @annually"),
+    ("* * * * * * * *", "has 8 fields"),
+    ("* * * * 8", "'8' is no day of week; 0 to 7 are possible"),
+    ("60 * * * *", "'60' is no minute; 0 to 59 are possible"),
+    ("5-1 * * * *", "'5-1' is no minute; a range begins with its smaller end"),
+    ("*/0 * * * *", "a step is a number above 0"),
+    ("a * * * *", "'a' is no minute"),
+    ("* * * * mon#9", "behind # comes a number from 1 to 5"),
+    ("1-2-3 * * * *", "is no minute"),
+    ("* " * 2000, "4000 characters"),
 ]
 VERSIONS = [
-    *(">= 20.04, < 24.10", "~> 1.4", "1.2.3", ">= 1.6.0-beta", "x", ">", "", "= 1", "1.2.3.4", "v1.2", ">=1.0,"),
-    *("1.2-rc1+b3", "~>1", "!= 2", "== 2", "1.x", "1.2beta"),
-]
-PATTERNS = [
-    "(",
-    "^web[0-9]+$",
-    "(?i)abc",
-    r"\d+(?=x)",
-    r"(a)\1",
-    "[[:alpha:]]+",
-    r"\pL\z",
-    "a{1001}",
-    "[",
-    "*a",
-    "\ud800",
+    (">= 20.04, < 24.10", True, True),
+    ("1.2.3", True, True),
+    (">= 1.6.0-beta", True, True),
+    ("~> 1.4", True, False),
+    ("x", False, False),
+    (">", False, False),
+    (">=1.0,", False, False),
+    ("== 2", False, False),
+    ("1.x", False, False),
 ]
 
 
@@ -66,27 +58,21 @@ def test_a_wrong_cron_line_is_explained(text: str, problem: str) -> None:
     assert not runs_as_cron(text)
 
 
-@pytest.mark.parametrize("text", VERSIONS)
-def test_bounds_of_versions_are_judged_as_the_scheduler_will(text: str) -> None:
-    assert (version_problem(text) is None) is (parse_constraint(text) is not None)
-    assert (semver_problem(text) is None) is (parse_constraint(text, semver=True) is not None)
+@pytest.mark.parametrize(("text", "is_good", "is_good_semver"), VERSIONS)
+def test_bounds_of_versions_are_judged(text: str, is_good: bool, is_good_semver: bool) -> None:
+    assert (version_problem(text) is None, semver_problem(text) is None) == (is_good, is_good_semver)
 
 
 def test_wrong_bounds_are_named() -> None:
     assert version_problem(">= 1, later") == "Malformed constraint:  later"
     assert semver_problem("~> 1.4") == "Malformed constraint: ~> 1.4"
-    assert version_problem("1," * 600) == "longer than 1024 characters"
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_pattern_is_judged_as_the_scheduler_will(pattern: str) -> None:
-    assert (regexp_problem(pattern) is None) is (pattern_problem(pattern) is None)
+    assert "characters" in str(version_problem("1," * 600))
 
 
 def test_a_wrong_pattern_is_explained() -> None:
     assert regexp_problem("(") == "error parsing regexp: missing closing ): `(`"
     assert regexp_problem("*a") == "error parsing regexp: no argument for repetition operator: *"
-    assert regexp_problem("a" * 1025) == "longer than 1024 characters"
+    assert "at most 4096" in str(regexp_problem("a" * 4097))
     assert regexp_problem("((a{100}){100}){100}") == "error parsing regexp: invalid repetition size: {100}"
 
 

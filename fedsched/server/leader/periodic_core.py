@@ -17,10 +17,10 @@ from typing import Final
 
 from msgspec import structs
 
+from fedsched.model.cron import Cron, earliest_after, latest_until, load_zone, parse
 from fedsched.model.errors import BadRequest, Conflict, NotFound
 from fedsched.model.evaluation import Evaluation, EvaluationStatus, Trigger
 from fedsched.model.job import Job, JobStatus
-from fedsched.server.leader.cron import Cron, earliest_after, latest_until, load_zone, parse
 from fedsched.state.changes import Changes
 from fedsched.state.store import State
 from fedsched.state.tables.evaluations import evaluation_write

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedsched.scheduler.versions import compare, parse_constraint, parse_version, satisfies
+from fedsched.model.versions import compare, parse_constraint, parse_version, satisfies
 
 
 @pytest.mark.parametrize(

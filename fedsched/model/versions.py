@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from fedsched.scheduler.patterns import own_pattern
+from fedsched.model.patterns import own_pattern
 
 MAX_TEXT: Final = 512
 MAX_NUMBER: Final = 2**63 - 1

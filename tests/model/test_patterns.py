@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsched.scheduler.patterns import MAX_PATTERN, MAX_TEXT, found_in, pattern_problem
+from fedsched.model.patterns import MAX_PATTERN, MAX_TEXT, found_in, pattern_problem
 
 
 def test_a_pattern_is_searched_for_anywhere_in_the_text() -> None:

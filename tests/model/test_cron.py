@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsched.model.cron import BadCron, earliest_after, latest_until, load_zone, next_after, parse
 from fedsched.model.errors import BadRequest
-from fedsched.server.leader.cron import BadCron, earliest_after, latest_until, load_zone, next_after, parse
 
 NS = 1_000_000_000
 NEW_YORK = ZoneInfo("America/New_York")
