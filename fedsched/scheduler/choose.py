@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -116,26 +116,29 @@ class Chooser:
 
         `penalty` are node slots better avoided; with `only`, no others are looked at.
         """
-        check = _Check(self, group, names) if group.ask.needs_special else None
-        request = self._request(group, len(names), penalty, only, check)
-        placed = place(request)
-        metric = self._metric(group, placed, check)
-        offers = check.offers[: len(placed.node_slots)] if check is not None else None
-        chosen = Chosen(placed.node_slots, offers, metric, placed.unplaced)
-        self.take(group, chosen.node_slots, offers)
-        return chosen
+        return self._choose(group, names, lambda check: self._request(group, len(names), penalty, only, check))
 
     def choose_each(self, group: GroupField, name: int, nodes: Slots) -> Chosen:
         """Place one allocation of this name on each of these nodes that has room for it."""
-        check = _Check(self, group, [name] * len(nodes)) if group.ask.needs_special else None
-        request = self._request(group, len(nodes), NO_SLOTS, nodes, check)
-        request = dataclasses.replace(request, distinct_hosts=True, taken=None, limits=(), spreads=(), collisions=None)
-        placed = place(request)
-        metric = self._metric(group, placed, check)
+
+        def request(check: _Check | None) -> PlaceRequest:
+            plain = self._request(group, len(nodes), NO_SLOTS, nodes, check)
+            return dataclasses.replace(plain, distinct_hosts=True, taken=None, limits=(), spreads=(), collisions=None)
+
+        return self._choose(group, [name] * len(nodes), request)
+
+    def _choose(
+        self,
+        group: GroupField,
+        names: Sequence[int] | NDArray[np.int32],
+        make_request: Callable[[_Check | None], PlaceRequest],
+    ) -> Chosen:
+        check = _Check(self, group, names) if group.ask.needs_special else None
+        placed = place(make_request(check))
+        metric = self._metric(group, placed, check)  # before the fleet is touched
         offers = check.offers[: len(placed.node_slots)] if check is not None else None
-        chosen = Chosen(placed.node_slots, offers, metric, placed.unplaced)
-        self.take(group, chosen.node_slots, offers)
-        return chosen
+        self.take(group, placed.node_slots, offers)
+        return Chosen(placed.node_slots, offers, metric, placed.unplaced)
 
     def _request(
         self, group: GroupField, count: int, penalty: Slots, only: Slots | None, check: _Check | None
@@ -273,8 +276,7 @@ class Chooser:
 
 def algorithm_of(field: JobField) -> Algorithm:
     """What the region says, unless the job's pool says otherwise."""
-    wanted = str(field.config.scheduler_algorithm)
-    return "spread" if wanted == "spread" else "balanced" if wanted == "balanced" else "binpack"
+    return field.config.scheduler_algorithm.value
 
 
 class _Check:

@@ -20,7 +20,7 @@ from fedsched.model.plan import PlanAnnotations
 from fedsched.scheduler.fleet import Fleet
 from fedsched.scheduler.generic import GenericScheduling
 from fedsched.scheduler.schedule import BUILT_IN
-from fedsched.state.store import EvaluationView, State
+from fedsched.state.store import State
 from fedsched.state.tables.jobs import spec_bytes
 from fedsched.state.tables.plans import PlanApply
 
@@ -65,7 +65,7 @@ def dry_run(state: State, fleet: Fleet, job: Job, now_ns: int) -> DryRun:
     numbers = count(1)
     scheduling = made(evaluation, lambda: f"{next(numbers):08x}-0000-4000-8000-000000000000")
     assert isinstance(scheduling, GenericScheduling)
-    attempt = scheduling.attempt_on(_view(state, evaluation, job), state, fleet, now_ns)
+    attempt = scheduling.attempt_on(state.view_with(evaluation, job), state, fleet, now_ns)
     annotations = PlanAnnotations(desired_tg_updates=attempt.desired, preempted_allocs=attempt.preempted)
     created = tuple(one for one in attempt.ends if one.id != DRY_ID and one.status is EvaluationStatus.BLOCKED)
     failed = dict(attempt.ends[0].failed_tg_allocs) if attempt.ends else {}
@@ -77,8 +77,7 @@ def _as_registered(state: State, stored: Job | None, job: Job) -> Job:
     if stored is None:
         index = state.index + 1
         return replace(job, version=0, create_index=index, modify_index=index, job_modify_index=index)
-    is_same = spec_bytes(job) == spec_bytes(stored)
-    if is_same:
+    if spec_bytes(job) == spec_bytes(stored):
         return stored
     return replace(
         job,
@@ -87,14 +86,3 @@ def _as_registered(state: State, stored: Job | None, job: Job) -> Job:
         modify_index=stored.modify_index + 1,
         job_modify_index=stored.job_modify_index + 1,
     )
-
-
-def _view(state: State, evaluation: Evaluation, job: Job) -> EvaluationView:
-    slots = state.allocations.slots_of_job(job.namespace, job.id)
-    allocs = state.allocations.columns.read(slots)
-    origins = {}
-    for ref in sorted(set(allocs["origin"].tolist())):
-        origin = state.allocations.origins.get(ref)
-        assert origin is not None
-        origins[ref] = origin
-    return EvaluationView(state.index, evaluation, job, slots, allocs, origins)

@@ -8,10 +8,10 @@ of the loss together. That the victims' jobs look for other places is seen to by
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsched.model.alloc import AllocListStub
 from fedsched.model.ids import uuid_text
@@ -74,11 +74,10 @@ class Evictions:
             return None
         slots = chooser.may_take(group, only)
         best: tuple[float, int, Preemption, list[int]] | None = None
-        for slot in self._promising(slots, group, job.priority):
+        for slot, on_node in self._promising(slots, group, job.priority):
             room = chooser.room(slot)
             if room is None:
                 continue
-            on_node = self._candidates(slot)
             found = preempt(
                 room,
                 on_node,
@@ -114,24 +113,18 @@ class Evictions:
         ids = tuple(record.id for record in self._state.allocations.records(alloc_slots))
         return Eviction(slot, alloc_slots, ids, found.offer)
 
-    def _promising(self, slots: Slots, group: GroupField, priority: int) -> list[int]:
-        """Nodes that would have room if everything less important were gone."""
+    def _promising(self, slots: Slots, group: GroupField, priority: int) -> Iterator[tuple[int, list[Candidate]]]:
+        """Nodes that would have room if everything less important were gone, and what is on them."""
         fleet, ask = self._fleet, group.usage
-        wanted: NDArray[np.bool_] = np.zeros(fleet.size, dtype=np.bool_)
         fits = (fleet.cap_cpu[slots] >= ask.cpu) & (fleet.cap_memory[slots] >= ask.memory)
         fits &= fleet.cap_disk[slots] >= ask.disk
-        wanted[slots[fits]] = True
-        return [slot for slot in np.flatnonzero(wanted).tolist() if self._could_do(slot, group, priority)]
-
-    def _could_do(self, slot: int, group: GroupField, priority: int) -> bool:
-        fleet, ask = self._fleet, group.usage
-        cpu = fleet.cap_cpu[slot] - fleet.occupied_cpu[slot]
-        memory = fleet.cap_memory[slot] - fleet.occupied_memory[slot]
-        is_short = False
-        for one in self._candidates(slot):
-            if priority - one.priority >= MIN_DIFFERENCE:
-                cpu, memory, is_short = cpu + one.sums.cpu, memory + one.sums.memory_mb, True
-        return is_short and cpu >= ask.cpu and memory >= ask.memory
+        for slot in slots[fits].tolist():
+            on_node = self._candidates(slot)
+            less = [one.sums for one in on_node if priority - one.priority >= MIN_DIFFERENCE]
+            cpu = fleet.cap_cpu[slot] - fleet.occupied_cpu[slot] + sum(sums.cpu for sums in less)
+            memory = fleet.cap_memory[slot] - fleet.occupied_memory[slot] + sum(sums.memory_mb for sums in less)
+            if less and cpu >= ask.cpu and memory >= ask.memory:
+                yield slot, on_node
 
     def _candidates(self, node_slot: int) -> list[Candidate]:
         """What is on a node and was not evicted by this plan."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedsched.codec import STORED_LIMITS, CodecError, from_builtins, loads
 from fedsched.model.resources import AllocatedResources
 from fedsched.model.volume import VolumeRequest
+from fedsched.scheduler.ask import largest_phase
 from fedsched.scheduler.special import HOST_VOLUME, Special
 from fedsched.state.store import State
 from fedsched.state.tables.alloc_origins import OriginRow
@@ -34,30 +35,11 @@ NOTHING: Final = Usage()
 
 def usage_of(allocated: AllocatedResources) -> Usage:
     """The sum that counts for fit: the largest of the phases, tasks with cores of their own on top of it."""
-    main = [0, 0]
-    prestart = [0, 0]
-    stop = [0, 0]
-    always = [0, 0]
-    for name, task in allocated.tasks.items():
-        lifecycle = allocated.task_lifecycles.get(name)
-        cpu, memory = task.cpu.cpu_shares, task.memory.memory_mb
-        if task.cpu.reserved_cores:
-            always[0] += cpu
-            cpu = 0
-        hook = lifecycle.hook if lifecycle is not None else ""
-        if hook == "prestart":
-            _add(prestart, cpu, memory)
-        elif hook == "poststop":
-            _add(stop, cpu, memory)
-        if hook in ("", "poststart") or (hook == "prestart" and lifecycle is not None and lifecycle.sidecar):
-            _add(main, cpu, memory)
-    cpu = max(main[0], prestart[0], stop[0]) + always[0]
-    return Usage(cpu, max(main[1], prestart[1], stop[1]), allocated.shared.disk_mb)
-
-
-def _add(phase: list[int], cpu: int, memory: int) -> None:
-    phase[0] += cpu
-    phase[1] += memory
+    tasks = [(allocated.task_lifecycles.get(name), task) for name, task in allocated.tasks.items()]
+    own = sum(task.cpu.cpu_shares for _, task in tasks if task.cpu.reserved_cores)
+    cpu = largest_phase((when, 0 if task.cpu.reserved_cores else task.cpu.cpu_shares) for when, task in tasks)
+    memory = largest_phase((when, task.memory.memory_mb) for when, task in tasks)
+    return Usage(cpu + own, memory, allocated.shared.disk_mb)
 
 
 class Given(NamedTuple):

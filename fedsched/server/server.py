@@ -28,6 +28,7 @@ from fedsched.rpc.method import Method
 from fedsched.rpc.methods.raft import RAFT_SNAPSHOT_CHUNKS, SnapshotChunksRequest
 from fedsched.rpc.methods.server import SERVER_LEAVE, ServerLeaveRequest
 from fedsched.rpc.server_side import CallServer, Handler
+from fedsched.scheduler.schedule import BUILT_IN, MakeScheduling
 from fedsched.server.around import Around
 from fedsched.server.desk import Desk
 from fedsched.server.dialling import Dialer
@@ -55,11 +56,10 @@ from fedsched.server.members import Members, Self
 from fedsched.server.peers import PeerLinks
 from fedsched.server.proposals import Proposals
 from fedsched.server.raft_metrics import watch_raft
-from fedsched.server.schedulers import BUILT_IN
 from fedsched.server.settings import ServerOptions
 from fedsched.server.waits import StateWaits
 from fedsched.server.work_source import LeaderElsewhere, OwnOffice, WorkSource
-from fedsched.server.workers import MakeScheduling, Workers, enabled_schedulers
+from fedsched.server.workers import Workers, enabled_schedulers
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry
 from fedsched.wire.limits import ByteBudget

@@ -24,6 +24,7 @@ from fedsched.model.evaluation import Evaluation
 from fedsched.raft.errors import NotLeader
 from fedsched.scheduler.decision import Attempt, Outcome, Scheduling
 from fedsched.scheduler.fleet import Fleet
+from fedsched.scheduler.schedule import MakeScheduling
 from fedsched.server.desk import Desk
 from fedsched.server.dispatch import NoLeader, Unreached
 from fedsched.server.fleet_feed import FleetFeed
@@ -51,10 +52,6 @@ RESEND_FOR_S: Final = 60.0
 INVOKE: Final = histogram("worker.invoke", "time for one attempt of a scheduler", labels=("type",))
 WAITED: Final = histogram("worker.wait_for_index", "time until the state was new enough to start")
 ENDED: Final = counter("worker.evaluations", "evaluations that workers here were done with", labels=("type", "result"))
-
-NewID = Callable[[], str]
-MakeScheduling = Callable[[Evaluation, NewID], Scheduling]
-"""A scheduler: makes what works on one evaluation."""
 
 _WEATHER: Final = (NotLeader, NoLeader, Unreached, PlanQueueDisabled)
 T = TypeVar("T")

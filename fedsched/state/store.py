@@ -76,11 +76,14 @@ class State:
         row = self.evaluations.row(evaluation_id)
         if row is None:
             return None
-        slots = self.allocations.slots_of_job(row.namespace, row.job_id)
+        return self.view_with(row.evaluation(), self.jobs.get(row.namespace, row.job_id))
+
+    def view_with(self, evaluation: Evaluation, job: Job | None) -> EvaluationView:
+        """The same for an evaluation and a version of its job that need not be stored."""
+        slots = self.allocations.slots_of_job(evaluation.namespace, evaluation.job_id)
         allocs = self.allocations.columns.read(slots)
         origins = {ref: self._origin(ref) for ref in sorted(set(allocs["origin"].tolist()))}
-        job = self.jobs.get(row.namespace, row.job_id)
-        return EvaluationView(self.index, row.evaluation(), job, slots, allocs, origins)
+        return EvaluationView(self.index, evaluation, job, slots, allocs, origins)
 
     def _origin(self, ref: int) -> OriginRow:
         origin = self.allocations.origins.get(ref)

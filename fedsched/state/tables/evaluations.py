@@ -62,6 +62,8 @@ class EvaluationRow(Row):
         whole = from_bytes(self.body, Evaluation, STORED_LIMITS)
         return structs.replace(
             whole,
+            namespace=self.namespace,
+            job_id=self.job_id,
             status=EvaluationStatus(self.status),
             status_description=self.status_description,
             job_modify_index=self.job_modify_index,
