@@ -7,6 +7,7 @@ answered by the server half through the same method table that servers use among
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from typing import Any
 import trio
 
 from fedsched.agent.config import AgentConfig
+from fedsched.agent.cpu_shares import CpuShares
 from fedsched.env.env import Env
 from fedsched.model.errors import BadRequest, Unavailable
 from fedsched.raft.autopilot import AutopilotSettings
 from fedsched.raft.compaction import CompactionSettings
 from fedsched.raft.datadir import SpaceLimits
 from fedsched.server.endpoints.agent import AgentFacts
+from fedsched.server.leader.rejections import RejectionSettings
 from fedsched.server.server import Server
 from fedsched.server.settings import ServerOptions
 from fedsched.server.tls import TlsContexts, TlsFiles, load_contexts
@@ -70,7 +73,7 @@ class Agent:
         host, port = listeners[0].socket.getsockname()[:2]
         self.http_address = f"{'https' if self._tls else 'http'}://{host}:{port}"
         try:
-            with ProcessMetrics(self.metrics):
+            with ProcessMetrics(self.metrics), self._cpu_shares():
                 await self._serve(listeners, task_status)
         finally:
             for listener in listeners:
@@ -94,6 +97,9 @@ class Agent:
             await self.server.stop()
         self._log.info("agent_stopping", agent=self.config.name)
         self._is_stopping.set()
+
+    def _cpu_shares(self) -> AbstractContextManager[None]:
+        return CpuShares(self.metrics).sampling() if self.config.telemetry.cpu_shares else nullcontext()
 
     async def _roll_metrics(self) -> None:
         while True:
@@ -161,6 +167,11 @@ def server_options(config: AgentConfig, tls: TlsContexts | None) -> ServerOption
         raft_multiplier=server.raft_multiplier,
         num_schedulers=server.num_schedulers,
         enabled_schedulers=server.enabled_schedulers,
+        rejections=RejectionSettings(
+            is_enabled=server.plan_rejection_tracker.enabled,
+            threshold=server.plan_rejection_tracker.node_threshold,
+            window_s=server.plan_rejection_tracker.node_window_s,
+        ),
         compaction=CompactionSettings(
             snapshot_entries=server.raft_snapshot_threshold,
             snapshot_bytes=server.raft_snapshot_size_bytes,

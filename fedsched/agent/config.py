@@ -57,6 +57,15 @@ class ServerJoin:
 
 
 @dataclass(frozen=True)
+class PlanRejectionTracker:
+    """Takes nodes out of scheduling that refuse plan after plan: something about them is not as they say."""
+
+    enabled: bool = setting(False, "whether such nodes are made ineligible")
+    node_threshold: int = setting(100, "refusals of one node before it is made ineligible", low=1)
+    node_window_s: float = setting(300.0, "the time within which they are counted", low=1)
+
+
+@dataclass(frozen=True)
 class ServerSettings:
     """A server takes part in its region's consensus and schedules its jobs."""
 
@@ -76,6 +85,9 @@ class ServerSettings:
     )
     enabled_schedulers: tuple[str, ...] = setting(
         (), "job types that this server's workers take, also of installed packages; empty means all that come with it"
+    )
+    plan_rejection_tracker: PlanRejectionTracker = setting(
+        PlanRejectionTracker(), "nodes on which plans are refused again and again"
     )
     ballast_size_bytes: int = setting(
         64 * 1024 * 1024, "space held back on the data disk, freed in an emergency", low=0
@@ -110,6 +122,7 @@ class TelemetrySettings:
     """What is measured and offered."""
 
     collection_interval_s: float = setting(10.0, "length of the intervals that /v1/metrics reports on", low=0.1)
+    cpu_shares: bool = setting(False, "count which part of the agent uses the processor (process.cpu_samples)")
 
 
 @dataclass(frozen=True)

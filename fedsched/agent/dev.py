@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fedsched.agent.agent import Agent
+from fedsched.agent.collecting import collect_briefly
 from fedsched.agent.config import AgentConfig, Ports
-from fedsched.agent.main import GC_THRESHOLDS, configure_log, run_until_signal
+from fedsched.agent.main import configure_log, run_until_signal
 from fedsched.agent.region_file import RegionFile
 from fedsched.env.ports import free_ports
 from fedsched.env.real import RealEnv
@@ -20,7 +20,7 @@ from fedsched.telemetry.log import get_logger
 def run_dev(regions: Sequence[RegionFile], data_root: str) -> int:
     """Run all servers of all regions until a signal."""
     configure_log(AgentConfig(log_level="warn"))
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_briefly()
     log = get_logger("agent")
     return run_until_signal(lambda: make_agents(regions, data_root), log, ready=_say_how_to_go_on)
 

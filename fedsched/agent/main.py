@@ -6,30 +6,26 @@ a stop that was asked for and 1 for anything else, and the last line on stderr t
 
 from __future__ import annotations
 
-import gc
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import trio
 
 from fedsched.agent.agent import Agent
+from fedsched.agent.collecting import collect_briefly, collect_wholly
 from fedsched.agent.config import AgentConfig
 from fedsched.env.real import RealEnv
 from fedsched.model.errors import FedschedError
 from fedsched.telemetry.log import Logger, Sink, configure, get_logger
 from fedsched.telemetry.log_sinks import FileSink, json_line, stderr_sink, text_line
 
-GC_THRESHOLDS: Final = (50_000, 20, 100)
-"""Rows of the state are not tracked; what is left is mostly young garbage, so full collections can be rare."""
-
 
 def run_agent(config: AgentConfig) -> int:
     """Run one agent until it is told to stop; returns the exit code."""
     configure_log(config)
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_briefly()
     log = get_logger("agent", agent=config.name)
     return run_until_signal(lambda: [Agent(config, env=RealEnv(), log=log)], log)
 
@@ -59,6 +55,7 @@ def run_until_signal(
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
                 are_up = trio.Event()
+                nursery.start_soon(collect_wholly, log)
                 nursery.start_soon(_stop_on_signal, signals, agents, are_up, nursery.cancel_scope, log)
                 async with trio.open_nursery() as starting:
                     for agent in agents:

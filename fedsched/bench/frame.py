@@ -31,6 +31,8 @@ BENCHES: Final[Mapping[str, tuple[str, str]]] = {
     "store": ("fedsched.bench.store", "a million allocations applied, looked up, saved and restored"),
 }
 """Name of the bench -> module that has it, what it measures."""
+FLEETS: Final = frozenset({"nodes", "region"})
+"""Those whose count is one of nodes, and says nothing about when to stop."""
 
 
 def _silent(_: str) -> None:
@@ -48,6 +50,10 @@ class BenchOptions:
     count: int | None = None
     say: Callable[[str], None] = _silent
     """For progress: a line for a person who waits, never part of the result."""
+    fail: str = ""
+    """Which simulated nodes fail now and then, such as "10%"; nobody if empty."""
+    every_s: float | None = None
+    """How often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +73,15 @@ def run_bench(
     count: int | None = None,
     as_json: bool = False,
     directory: str | None = None,
+    fail: str = "",
+    every_s: float | None = None,
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
     """Run one bench and print it. `directory` chooses the disk; the system's temporary directory otherwise."""
     out, err = out or sys.stdout, err or sys.stderr
     run = _find(name)
-    if duration_s is not None and count is not None:
+    if duration_s is not None and count is not None and name not in FLEETS:
         raise BadRequest("-duration and -count were both given", hint="give one: a time to stop at or an amount to do")
 
     def say(line: str) -> None:
@@ -88,7 +96,7 @@ def run_bench(
                 " figures will be lower than this machine can do; trust the ratios"
             )
         with measured() as spent:
-            result = run(BenchOptions(Path(scratch), seed, duration_s, count, say))
+            result = run(BenchOptions(Path(scratch), seed, duration_s, count, say, fail, every_s))
     after = load_average()
     if as_json:
         json.dump(_as_object(name, seed, machine, spent, after, result), out)

@@ -7,18 +7,13 @@ shares the machine's cores, and the report says how much of them the servers use
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Final
 
 from fedsched.bench.frame import BenchOptions, BenchResult
+from fedsched.bench.region_processes import AgentProcess, NodesProcess
 from fedsched.env.ports import free_ports
 from fedsched.model.constraint import Constraint
 from fedsched.model.errors import FedschedError, Unavailable
@@ -27,7 +22,6 @@ from fedsched.model.job import Job
 from fedsched.model.policies import EphemeralDisk
 from fedsched.model.resources import Resources
 from fedsched.model.task import Task
-from fedsched.rpc.methods.agent import AGENT_METRICS, AgentMetricsRequest
 from fedsched.rpc.methods.evaluation import EVAL_GET, EvaluationRequest
 from fedsched.rpc.methods.job import JOB_REGISTER, JobRegisterRequest
 from fedsched.sdk.client import Client
@@ -36,7 +30,9 @@ from fedsched.sdk.connect import connect
 SERVERS: Final = 3
 NODES: Final = 5_000
 PER_JOB: Final = 1_000
-SECONDS: Final = 40.0
+JOBS: Final = 1_000
+SECONDS: Final = 300.0
+"""A thousand jobs of a thousand, or as many of them as fit in this time."""
 DRIVERS: Final = 4
 """Jobs submitted at the same time."""
 PATIENCE_S: Final = 60.0
@@ -44,101 +40,6 @@ SETTLE_S: Final = 10.0
 CLASSES: Final = 5
 CAPACITY: Final = {"cpu": 64_000, "memory_mb": 128_000, "disk_mb": 400_000_000}
 """Room for some six hundred small allocations per node."""
-TICKS: Final = os.sysconf("SC_CLK_TCK")
-
-
-class AgentProcess:
-    """One server."""
-
-    def __init__(self, name: str, directory: Path, ports: tuple[int, int, int], peers: list[str]) -> None:
-        self.name = name
-        self.address = f"http://127.0.0.1:{ports[0]}"
-        config = directory / f"{name}.toml"
-        self._log = directory / f"{name}.log"
-        config.write_text(
-            f'name = "{name}"\nregion = "bench"\ndata_dir = "{directory / name}"\nlog_level = "warn"\n'
-            f"[ports]\nhttp = {ports[0]}\nrpc = {ports[1]}\nserf = {ports[2]}\n"
-            f"[server]\nenabled = true\nbootstrap_expect = {SERVERS}\n"
-            f'ballast_size = "0B"\ndisk_soft_limit = "0B"\n'
-            f'[server.server_join]\nretry_join = {json.dumps(peers)}\nretry_interval = "1s"\n'
-        )
-        command = [sys.executable, "-m", "fedsched", "agent", "-config", str(config)]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-    def cpu_s(self) -> float:
-        return cpu_s(self.process.pid)
-
-    def memory_mib(self) -> float:
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) / 1024
-        return 0.0
-
-    def stall_ms(self) -> float:
-        """How late its event loop was at worst, as it says itself."""
-        with connect(self.address) as client:
-            body = json.loads(client.call(AGENT_METRICS, AgentMetricsRequest()).body)
-        for gauge in body.get("Gauges", ()):
-            if gauge["Name"].endswith("raft.longest_loop_lag_seconds"):
-                return float(gauge["Value"]) * 1000
-        raise Unavailable(f"server {self.name} does not say how late its event loop was")
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-
-
-def cpu_s(pid: int) -> float:
-    """Processor time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-class NodesProcess:
-    """The simulated nodes, and their tally as it comes in."""
-
-    def __init__(self, addresses: list[str], count: int, seed: int) -> None:
-        shape = {"count": count, "classes": CLASSES, "seed": seed, **CAPACITY}
-        options = json.dumps({"addresses": addresses, "shape": shape})
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "fedsched.bench.nodes", options], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        self.tally: dict[str, Any] = {"registered": 0, "received": 0, "running": 0, "errors": 0, "last_error": ""}
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.tally = json.loads(line)
-
-    def wait(self, what: str, count: int, patience_s: float) -> bool:
-        until = time.monotonic() + patience_s
-        while time.monotonic() < until:
-            if self.tally[what] >= count:
-                return True
-            if self.process.poll() is not None:
-                raise Unavailable(f"the simulated nodes ended with {self.process.returncode}")
-            time.sleep(0.05)
-        return False
-
-    def stop(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._reader.join(5)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 def a_job(number: int, count: int) -> Job:
@@ -178,6 +79,8 @@ class Load:
             while time.monotonic() - self.began < self._seconds:
                 with self._lock:
                     self._next, job = self._next + 1, self._next
+                if job >= JOBS:
+                    return
                 try:
                     self._one(client, job)
                 except FedschedError as error:
@@ -194,6 +97,8 @@ class Load:
             ).evaluation
             if answer.status.is_terminal:
                 break
+            if time.monotonic() - began > PATIENCE_S:
+                raise Unavailable(f"evaluation {reply.eval_id} of job {number} is {answer.status.value} for too long")
             index = client.last.index
         placed = self._count - sum(answer.queued_allocations.values())
         with self._lock:
@@ -208,27 +113,24 @@ def run(options: BenchOptions) -> BenchResult:
     with ExitStack() as stack:
         servers = _start(stack, options)
         addresses = [server.address for server in servers]
-        fleet = NodesProcess(addresses, nodes, options.seed)
+        shape = {"count": nodes, "classes": CLASSES, "seed": options.seed, **CAPACITY}
+        fleet = NodesProcess(addresses, shape)
         stack.callback(fleet.stop)
         options.say(f"{nodes:,} nodes register ...")
         if not fleet.wait("registered", nodes, PATIENCE_S + nodes / 50):
             raise Unavailable(
                 f"only {fleet.tally['registered']} of {nodes} nodes registered: {fleet.tally['last_error']}"
             )
-        options.say(f"jobs of {PER_JOB:,} for {seconds:.0f} s ...")
-        before = [server.cpu_s() for server in servers]
-        base = dict(fleet.tally)
+        options.say(f"{JOBS:,} jobs of {PER_JOB:,}, or as many as fit in {seconds:.0f} s ...")
+        before = _Measured(servers, fleet)
         load = Load(addresses, seconds, PER_JOB)
         load.run()
         took = time.monotonic() - load.began
         placed = sum(count for _, count in load.placed)
-        fleet.wait("running", base["running"] + placed, SETTLE_S)
+        fleet.wait("running", before.tally["running"] + placed, SETTLE_S)
         settled = time.monotonic() - load.began
-        cpu = [server.cpu_s() - was for server, was in zip(servers, before, strict=True)]
-        stalls = [server.stall_ms() for server in servers]
-        memory = [server.memory_mib() for server in servers]
-        tally = dict(fleet.tally)
-    return _result(load, took, settled, base, tally, cpu, stalls, memory)
+        after = _Measured(servers, fleet)
+    return _result(load, took, settled, before, after)
 
 
 def _start(stack: ExitStack, options: BenchOptions) -> list[AgentProcess]:
@@ -237,34 +139,39 @@ def _start(stack: ExitStack, options: BenchOptions) -> list[AgentProcess]:
     peers = [f"127.0.0.1:{triple[1]}" for triple in triples]
     servers = []
     for number, triple in enumerate(triples, 1):
-        servers.append(AgentProcess(f"s{number}", options.directory, triple, peers))
+        servers.append(AgentProcess(f"s{number}", options.directory, triple, peers, SERVERS))
         stack.callback(servers[-1].stop)
     return servers
 
 
-def _result(
-    load: Load,
-    took: float,
-    settled: float,
-    base: dict[str, Any],
-    tally: dict[str, Any],
-    cpu: list[float],
-    stalls: list[float],
-    memory: list[float],
-) -> BenchResult:
+class _Measured:
+    """What servers and nodes say at one moment."""
+
+    def __init__(self, servers: list[AgentProcess], fleet: NodesProcess) -> None:
+        self.cpu = [server.cpu_s() for server in servers]
+        self.nodes_cpu_s = fleet.cpu_s()
+        figures = [server.figures() for server in servers]
+        self.stalls = [stall for stall, _ in figures]
+        self.samples = [samples for _, samples in figures]
+        self.memory = [server.memory_mib() for server in servers]
+        self.tally = dict(fleet.tally)
+
+
+def _result(load: Load, took: float, settled: float, before: _Measured, after: _Measured) -> BenchResult:
     placed = sum(count for _, count in load.placed)
     if not placed:
         raise Unavailable(f"nothing was placed: {load.errors[0] if load.errors else 'no evaluation ended in time'}")
-    received, reported = tally["received"] - base["received"], tally["running"] - base["running"]
+    cpu = [now - was for now, was in zip(after.cpu, before.cpu, strict=True)]
     latencies = sorted(load.latencies)
     figures = {
         "placed_per_s": round(placed / took, 1),
-        "received_per_s": round(received / settled, 1),
-        "reported_per_s": round(reported / settled, 1),
+        "received_per_s": round((after.tally["received"] - before.tally["received"]) / settled, 1),
+        "reported_per_s": round((after.tally["running"] - before.tally["running"]) / settled, 1),
         "last_over_first_decile": round(_deciles(load.placed, took), 3),
         "server_cpu_us_per_alloc": round(sum(cpu) / placed * 1e6, 1),
-        "bytes_per_alloc": round(sum(memory) / len(memory) * (1 << 20) / placed, 1),
-        "longest_stall_ms": round(max(stalls), 2),
+        "nodes_cpu_us_per_alloc": round((after.nodes_cpu_s - before.nodes_cpu_s) / placed * 1e6, 1),
+        "bytes_per_alloc": round(sum(after.memory) / len(after.memory) * (1 << 20) / placed, 1),
+        "longest_stall_ms": round(max(after.stalls), 2),
         "job_p50_s": round(latencies[len(latencies) // 2], 3),
         "job_max_s": round(latencies[-1], 3),
     }
@@ -276,15 +183,41 @@ def _result(
             "stall_ms": round(stall, 2),
             "rss_mib": round(mib),
         }
-        for number, (used, stall, mib) in enumerate(zip(cpu, stalls, memory, strict=True), 1)
+        for number, (used, stall, mib) in enumerate(zip(cpu, after.stalls, after.memory, strict=True), 1)
     ]
-    rows.append({"what": "nodes", **{name: tally[name] for name in ("registered", "received", "running", "errors")}})
-    notes = tuple(load.errors[:3]) + ((tally["last_error"],) if tally["last_error"] else ())
+    rows += [
+        {"what": "processor", "part": part, "us_per_alloc": round(used_s / placed * 1e6, 2)}
+        for part, used_s in by_part(cpu, before.samples, after.samples)
+    ]
+    rows += [{"what": "placed", "from_s": at, "per_s": rate} for at, rate in rates(load.placed, took)]
+    tally = {name: after.tally[name] for name in ("registered", "received", "running", "errors")}
+    rows.append({"what": "nodes", **tally})
+    notes = tuple(load.errors[:3])
     return BenchResult(figures, rows, notes)
+
+
+def by_part(cpu: list[float], before: list[dict[str, float]], after: list[dict[str, float]]) -> list[tuple[str, float]]:
+    """Processor time of all servers by part, the largest first: each server's own, by its samples."""
+    found: dict[str, float] = {}
+    for used_s, was, now in zip(cpu, before, after, strict=True):
+        counts = {part: count - was.get(part, 0.0) for part, count in now.items()}
+        total = sum(counts.values())
+        for part, count in counts.items():
+            found[part] = found.get(part, 0.0) + (used_s * count / total if total else 0.0)
+    return sorted(found.items(), key=lambda one: -one[1])
+
+
+def rates(placed: list[tuple[float, int]], took: float) -> list[tuple[float, float]]:
+    """Allocations per second in each tenth of the time."""
+    width = took / 10
+    found = []
+    for tenth in range(10):
+        count = sum(count for at, count in placed if tenth * width <= at < (tenth + 1) * width)
+        found.append((round(tenth * width, 1), round(count / width, 1)))
+    return found
 
 
 def _deciles(placed: list[tuple[float, int]], took: float) -> float:
     """The rate in the last tenth of the time over that in the first."""
-    first = sum(count for at, count in placed if at < took / 10)
-    last = sum(count for at, count in placed if at >= took * 9 / 10)
-    return last / first if first else 0.0
+    tenths = rates(placed, took)
+    return tenths[-1][1] / tenths[0][1] if tenths[0][1] else 0.0

@@ -1,21 +1,29 @@
 """Many nodes in one cheap process: they register over real links, take what is pushed to them, and report on it.
 
-Nothing runs. A node answers for its allocations the way a client agent would: running a moment after they arrive, and
-complete after a while if the script says so. Several nodes share a websocket, so that five thousand of them need no
-five thousand connections; what servers do per node, per frame and per report is the same.
+Nothing runs. A node answers for its allocations the way a client agent would, by the script of their job (see
+`simulated_scripts`). A hundred nodes share a websocket, so that five thousand of them need no five thousand
+connections. What servers do per node, per frame and per report is the same; what they do per message of a websocket is
+less than it would be for as many agents.
+
+Nodes can fail and return: `fail` and `bring_back`, by place in the fleet, by number, or by share.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-import numpy as np
 import trio
 
-from fedsched.model.errors import FedschedError
+from fedsched.bench.simulated_node import SimulatedNode, Tally, Timers
+from fedsched.bench.simulated_scripts import BATCH_S, Scripts
+from fedsched.model.errors import BadRequest, FedschedError
 from fedsched.model.node import DriverInfo, Node, NodeStatus
 from fedsched.model.node_resources import (
     NodeCPU,
@@ -26,31 +34,26 @@ from fedsched.model.node_resources import (
     NodeResources,
 )
 from fedsched.rpc.caller import LinkCaller
-from fedsched.rpc.methods.node import (
-    NODE_REGISTER,
-    NODE_UPDATE_ALLOCS,
-    NODE_UPDATE_STATUS,
-    NODE_WATCH,
-    NodeRegisterRequest,
-    NodeReportRequest,
-    NodeStatusRequest,
-    NodeWatchRequest,
-)
-from fedsched.rpc.node_watch import WATCH_DTYPE
 from fedsched.wire.address import parse_address
-from fedsched.wire.link import open_link
+from fedsched.wire.link import Link, open_link
 from fedsched.wire.websocket import connect_websocket
 
-REPORT_S: Final = 0.2
-"""Reports of one node are gathered for so long."""
+TURN_S: Final = 0.05
+"""How often a link's nodes are looked through for reports that are due."""
+LOOK_S: Final = 1.0
+"""How often they are looked through for signs of life that are due."""
+AGAIN_S: Final = 0.5
+"""After something went wrong, at least."""
 NODES_PER_LINK: Final = 100
 AT_ONCE: Final = 16
 """Registrations under way per link."""
 DRIVERS: Final = ("mock_driver", "raw_exec", "exec", "java", "docker")
 """They pretend to have them all, so that any job file can be tried."""
-RUN: Final = 1
-RUNNING: Final = 2
-COMPLETE: Final = 3
+_SOME: Final = re.compile(r"(\d+)\s*(%|random)?")
+
+Dial = Callable[[str], AbstractAsyncContextManager[Link]]
+Which = Sequence[int] | int | str
+"""Nodes by their places; so many at random; or a text: "all", "5 random", "10%"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +68,6 @@ class Shape:
     datacenters: int = 1
     racks: int = 25
     seed: int = 0
-
-
-@dataclass(slots=True)
-class Tally:
-    """What the fleet has seen; for whoever measures."""
-
-    registered: int = 0
-    received: int = 0
-    """Allocations that arrived and are wanted."""
-    running: int = 0
-    """Reported as running, and the report was written."""
-    complete: int = 0
-    stopped: int = 0
-    errors: int = 0
-    last_error: str = ""
 
 
 def make_nodes(shape: Shape) -> list[Node]:
@@ -119,6 +107,16 @@ def _node(number: int, shape: Shape, chance: random.Random) -> Node:
     )
 
 
+@asynccontextmanager
+async def dial_websocket(address: str) -> AsyncIterator[Link]:
+    """A link to an agent's HTTP port."""
+    async with trio.open_nursery() as nursery:
+        carrier = await connect_websocket(nursery, parse_address(address))
+        async with open_link(carrier, is_opener=True) as link:
+            yield link
+        nursery.cancel_scope.cancel("the link is over")
+
+
 class SimulatedFleet:
     """All of them."""
 
@@ -127,148 +125,151 @@ class SimulatedFleet:
         nodes: Sequence[Node],
         addresses: Sequence[str],
         *,
-        complete_after_s: float | None = None,
+        batch_s: float = BATCH_S,
         reports: bool = True,
         nodes_per_link: int = NODES_PER_LINK,
+        dial: Dial = dial_websocket,
+        seed: int = 0,
     ) -> None:
-        self._nodes = list(nodes)
         self._addresses = list(addresses)
-        self._complete_after_s = complete_after_s
         self._reports = reports
-        self._per_link = nodes_per_link
+        self._dial = dial
+        self._chance = random.Random(seed)
         self.tally = Tally()
+        self.scripts = Scripts(batch_s)
         self.all_registered = trio.Event()
+        self._groups: list[tuple[Timers, list[SimulatedNode]]] = []
+        for start in range(0, len(nodes), nodes_per_link):
+            timers = Timers()
+            some = nodes[start : start + nodes_per_link]
+            self._groups.append((timers, [self._simulated(node, timers) for node in some]))
+        self.nodes = [node for _, group in self._groups for node in group]
+
+    def _simulated(self, node: Node, timers: Timers) -> SimulatedNode:
+        return SimulatedNode(node, self.scripts, self.tally, timers, self._registered)
+
+    def _registered(self) -> None:
+        if self.tally.registered >= len(self.nodes):
+            self.all_registered.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Be all these nodes until cancelled."""
         async with trio.open_nursery() as nursery:
-            for number, start in enumerate(range(0, len(self._nodes), self._per_link)):
-                address = self._addresses[number % len(self._addresses)]
-                nursery.start_soon(self._keep_linked, self._nodes[start : start + self._per_link], address)
+            for number, (timers, nodes) in enumerate(self._groups):
+                nursery.start_soon(self._keep_linked, nodes, self._addresses[number % len(self._addresses)])
+                nursery.start_soon(self._keep_time, timers, nodes)
             task_status.started()
 
-    async def _keep_linked(self, nodes: list[Node], address: str) -> None:
+    # ---- failing and returning ------------------------------------------------------------------------------
+
+    def fail(self, which: Which) -> list[int]:
+        """Let nodes fall silent that are not; their places."""
+        chosen = self._choose(which, [at for at, node in enumerate(self.nodes) if not node.is_failed])
+        for at in chosen:
+            self.nodes[at].fail()
+        return chosen
+
+    def bring_back(self, which: Which) -> list[int]:
+        """Let nodes return that have failed; their places."""
+        chosen = self._choose(which, [at for at, node in enumerate(self.nodes) if node.is_failed])
+        for at in chosen:
+            self.nodes[at].bring_back()
+        return chosen
+
+    def obey(self, line: str) -> None:
+        """Do what a line of JSON says: `{"fail": WHICH}`, `{"return": WHICH}`, or both."""
+        try:
+            wish = json.loads(line)
+        except ValueError:
+            wish = None
+        if not isinstance(wish, dict) or not wish or wish.keys() - {"fail", "return"}:
+            raise BadRequest(f"cannot obey {line.strip()[:100]!r}", hint='write {"fail": "10%"} or {"return": "all"}')
+        if "return" in wish:
+            self.bring_back(wish["return"])
+        if "fail" in wish:
+            self.fail(wish["fail"])
+
+    def _choose(self, which: Any, candidates: list[int]) -> list[int]:
+        """Those of the candidates that are meant. A share is one of the whole fleet, and at least one node."""
+        if which == "all":
+            return candidates
+        if isinstance(which, (list, tuple)) and all(isinstance(at, int) for at in which):
+            return sorted(set(which) & set(candidates))
+        found = _SOME.fullmatch(str(which).strip()) if isinstance(which, (int, str)) else None
+        if found is None:
+            raise BadRequest(f"which nodes are {which!r}?", hint='places in a list, "all", "5 random" or "10%"')
+        number = int(found[1])
+        if found[2] == "%":
+            number = max(1, len(self.nodes) * number // 100) if number else 0
+        return sorted(self._chance.sample(candidates, min(number, len(candidates))))
+
+    # ---- running --------------------------------------------------------------------------------------------
+
+    async def _keep_linked(self, nodes: list[SimulatedNode], address: str) -> None:
         """Some nodes over one link, dialled again when it breaks."""
-        chance = random.Random(address)
         while True:
             try:
                 await self._linked(nodes, address)
             except* (FedschedError, OSError, trio.BrokenResourceError) as group:
-                self.tally.errors += 1
-                self.tally.last_error = str(group.exceptions[0])
-            await trio.sleep(0.2 + chance.random())
+                self._note(group.exceptions[0])
+            await self._pause()
 
-    async def _linked(self, nodes: list[Node], address: str) -> None:
-        async with trio.open_nursery() as carrier_nursery:
-            carrier = await connect_websocket(carrier_nursery, parse_address(address))
-            async with open_link(carrier, is_opener=True) as link, trio.open_nursery() as nursery:
-                caller = LinkCaller(link)
-                slots = trio.CapacityLimiter(AT_ONCE)
-                for node in nodes:
-                    nursery.start_soon(_SimulatedNode(node, caller, self).run, slots)
-                await link.wait_closed()
-                nursery.cancel_scope.cancel()
-            carrier_nursery.cancel_scope.cancel()
+    async def _linked(self, nodes: list[SimulatedNode], address: str) -> None:
+        async with self._dial(address) as link, trio.open_nursery() as nursery:
+            caller = LinkCaller(link)
+            slots = trio.CapacityLimiter(AT_ONCE)
+            for node in nodes:
+                nursery.start_soon(self._keep_up, node, caller, slots)
+            nursery.start_soon(self._keep_alive, nodes, caller)
+            await link.wait_closed()
+            nursery.cancel_scope.cancel("the link is over")
 
-    def note_registered(self) -> None:
-        self.tally.registered += 1
-        if self.tally.registered >= len(self._nodes):
-            self.all_registered.set()
+    async def _keep_up(self, node: SimulatedNode, caller: LinkCaller, slots: trio.CapacityLimiter) -> None:
+        """One node, registered again when servers have lost or refused it, and when it returns."""
+        while True:
+            await node.wait_up()
+            failure: FedschedError | None = None
+            try:
+                await node.run(caller, slots)
+            except FedschedError as error:
+                failure = error
+            if not node.is_failed:
+                await self._pause()  # not left if the link is over, which is noted once for all its nodes
+            if failure is not None:
+                self._note(failure)
 
-    @property
-    def complete_after_s(self) -> float | None:
-        return self._complete_after_s
-
-    @property
-    def reports(self) -> bool:
-        return self._reports
-
-
-class _SimulatedNode:
-    """One node: registers, listens, reports, gives signs of life."""
-
-    def __init__(self, node: Node, caller: LinkCaller, fleet: SimulatedFleet) -> None:
-        self._node = node
-        self._caller = caller
-        self._fleet = fleet
-        self._due: dict[bytes, int] = {}
-        """Statuses to be reported, by id."""
-        self._known: set[bytes] = set()
-        self._filled = trio.Event()
-        self._nursery: trio.Nursery | None = None
-
-    async def run(self, slots: trio.CapacityLimiter) -> None:
-        node, caller = self._node, self._caller
-        async with slots:
-            await caller.call(NODE_REGISTER, NodeRegisterRequest(node=node))
-            request = NodeStatusRequest(node_id=node.id, secret_id=node.secret_id)
-            reply, _ = await caller.call(NODE_UPDATE_STATUS, request)
-        self._fleet.note_registered()
+    async def _keep_alive(self, nodes: list[SimulatedNode], caller: LinkCaller) -> None:
+        """Signs of life of all nodes of a link, each when it is due: no slow answer delays that of another node."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            nursery.start_soon(self._beat, reply.heartbeat_ttl_s)
-            if self._fleet.reports:
-                nursery.start_soon(self._report)
-            await self._listen()
-            nursery.cancel_scope.cancel()
+            while True:
+                await trio.sleep(LOOK_S)
+                now = trio.current_time()
+                for node in nodes:
+                    if node.beat_at <= now:
+                        node.beat_at = math.inf
+                        nursery.start_soon(self._beat, node, caller)
 
-    async def _beat(self, ttl_s: float) -> None:
+    async def _beat(self, node: SimulatedNode, caller: LinkCaller) -> None:
+        try:
+            await node.beat(caller)
+        except FedschedError as error:
+            node.beat_at = trio.current_time() + AGAIN_S
+            self._note(error)
+
+    async def _keep_time(self, timers: Timers, nodes: list[SimulatedNode]) -> None:
+        """What becomes of allocations, and the reports of all nodes of a link, each when it is due."""
         while True:
-            await trio.sleep(max(1.0, ttl_s / 2))
-            request = NodeStatusRequest(node_id=self._node.id, secret_id=self._node.secret_id)
-            reply, _ = await self._caller.call(NODE_UPDATE_STATUS, request)
-            ttl_s = reply.heartbeat_ttl_s
+            await trio.sleep(TURN_S)
+            now = trio.current_time()
+            timers.run(now)
+            if self._reports:
+                for node in nodes:
+                    if node.report_at <= now:
+                        node.report(now)
 
-    async def _listen(self) -> None:
-        request = NodeWatchRequest(node_id=self._node.id, secret_id=self._node.secret_id)
-        async with self._caller.open_stream(NODE_WATCH, request) as stream:
-            async for frame in stream:
-                self._take(frame.rows)
+    async def _pause(self) -> None:
+        await trio.sleep(AGAIN_S + self._chance.random())
 
-    def _take(self, data: bytes) -> None:
-        rows = np.frombuffer(data, dtype=WATCH_DTYPE)
-        ids = rows["id"].astype(">u8").tobytes()
-        tally = self._fleet.tally
-        for at, desired in enumerate(rows["desired"].tolist()):
-            identity = ids[16 * at : 16 * at + 16]
-            if desired == RUN:
-                if identity not in self._known:
-                    self._known.add(identity)
-                    tally.received += 1
-                    self._due[identity] = RUNNING
-            elif identity in self._known:
-                self._known.discard(identity)
-                tally.stopped += 1
-                self._due[identity] = COMPLETE
-        if self._due:
-            self._filled.set()
-
-    async def _report(self) -> None:
-        """Say what became of everything that changed within the last moment."""
-        while True:
-            await self._filled.wait()
-            await trio.sleep(REPORT_S)
-            self._filled = trio.Event()
-            due, self._due = self._due, {}
-            request = NodeReportRequest(
-                node_id=self._node.id,
-                secret_id=self._node.secret_id,
-                ids=b"".join(due),
-                statuses=bytes(due.values()),
-            )
-            await self._caller.call(NODE_UPDATE_ALLOCS, request)
-            self._count(due)
-
-    def _count(self, due: dict[bytes, int]) -> None:
-        tally, after_s = self._fleet.tally, self._fleet.complete_after_s
-        running = [identity for identity, status in due.items() if status == RUNNING]
-        tally.running += len(running)
-        tally.complete += len(due) - len(running)
-        if after_s is not None and running and self._nursery is not None:
-            self._nursery.start_soon(self._finish, running, after_s)
-
-    async def _finish(self, ids: list[bytes], after_s: float) -> None:
-        """These come to their end together: they arrived together."""
-        await trio.sleep(after_s)
-        self._due |= dict.fromkeys((identity for identity in ids if identity in self._known), COMPLETE)
-        self._filled.set()
+    def _note(self, error: BaseException) -> None:
+        self.tally.errors += 1
+        self.tally.last_error = str(error)

@@ -93,6 +93,8 @@ def dev(terminal: Terminal, given: Given) -> int:
         Flag("duration", "how long to measure, such as 20s", value="time"),
         Flag("count", "how much to measure, instead of how long", int, value="number"),
         Flag("dir", "directory on the disk to measure; the system's temporary one by default", value="dir"),
+        Flag("fail", "of simulated nodes: which fall silent now and then, such as 10% or 3", value="nodes"),
+        Flag("every", "how often they do; those of the last time return, 30s by default", value="time"),
     ),
     arguments=(Argument("name", "what to measure"),),
     is_remote=False,
@@ -105,6 +107,8 @@ def bench(terminal: Terminal, given: Given) -> int:
         count=given["count"],
         as_json=given["json"],
         directory=given["dir"],
+        fail=given["fail"] or "",
+        every_s=_seconds(given["every"]),
         out=terminal.out,
         err=terminal.err,
     )

@@ -79,6 +79,10 @@ class CallStream(Generic[R]):
         """Stream one item up, as soon as there is room; false if the call was answered already."""
         return await self._raw.send(encode_item(item, self._method.item))
 
+    def try_send(self, item: object) -> bool:
+        """Stream one item up if there is room for it now."""
+        return self._raw.try_send(encode_item(item, self._method.item))
+
     def end_items(self) -> None:
         """No more items from here."""
         self._raw.end_items()
@@ -145,6 +149,9 @@ class _LinkStream:
         with _errors_as_raised():
             return await self._call.send(item)
 
+    def try_send(self, item: bytes) -> bool:
+        return self._call.try_send(item)
+
     def end_items(self) -> None:
         self._call.end_items()
 
@@ -206,6 +213,13 @@ class LocalStream:
             await self._sender.send(item)
         except trio.BrokenResourceError:
             self._raise_error()
+            return False
+        return True
+
+    def try_send(self, item: bytes) -> bool:
+        try:
+            self._sender.send_nowait(item)
+        except (trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
             return False
         return True
 

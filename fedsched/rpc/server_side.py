@@ -35,6 +35,9 @@ class Items(Protocol):
     async def send(self, item: bytes) -> bool:
         """Wait for room, then send. False if nobody wants more."""
 
+    def try_send(self, item: bytes) -> bool:
+        """Send if there is room now. False if there is not, or nobody wants more."""
+
     async def receive(self) -> bytes:
         """The next item; `trio.EndOfChannel` after the last."""
 

@@ -14,7 +14,7 @@ from fedsched.model.errors import Unavailable
 from fedsched.model.job import Job
 from fedsched.rpc.methods.job_extras import JobPlanReply
 from fedsched.server.leader.client_updates_core import Report
-from fedsched.state.store import State
+from fedsched.state.store import Store
 
 
 class Heartbeats(Protocol):
@@ -30,8 +30,11 @@ class ClientUpdates(Protocol):
     async def report(self, report: Report) -> None:
         """Wait until the report is written."""
 
+    async def report_all(self, reports: list[Report]) -> list[str]:
+        """Wait until they are all written, but for those of the nodes it returns."""
 
-DryRun = Callable[[State, Job, bool], JobPlanReply]
+
+DryRun = Callable[[Store, Job, bool], Awaitable[JobPlanReply]]
 """What registering this (admitted) job would do, on the state as it is, with the difference if asked for."""
 
 Collect = Callable[[], Awaitable[object]]
@@ -60,10 +63,13 @@ class NotYet:
     async def report(self, report: Report) -> None:
         raise self._error()
 
+    async def report_all(self, reports: list[Report]) -> list[str]:
+        raise self._error()
+
     async def collect(self) -> None:
         raise self._error()
 
-    def dry_run(self, state: State, job: Job, diff: bool) -> JobPlanReply:
+    async def dry_run(self, store: Store, job: Job, diff: bool) -> JobPlanReply:
         raise self._error()
 
     def _error(self) -> Unavailable:

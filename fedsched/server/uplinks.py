@@ -1,212 +1,349 @@
-"""What each node should run, pushed to its client as it changes.
+"""What each node should run, pushed to its client as it changes; and what the clients say of it, the other way.
 
-One `Uplink` per open stream. When the applier has carried out a slice of the log, the changed allocations are sorted by
-node once, each uplink concerned notes its slots and is woken once; what it then sends is read from the state as it is
-at that moment, so that ten changes in a row make one frame. What a client reports itself is not sent back to it.
+One `Uplink` per open stream, one stream per node: a client that dials again takes the place of its old stream. Changed
+allocations gather for a moment (see `pace`) and go out together: they are sorted by node once, each node gets one frame
+of all that is new for it, and what is read is the state as it is then, so that ten changes in a row make one frame.
+What a client reports itself is not sent back to it; that its reports are written is told along with other news.
 
-An uplink that lags so far behind that its list of changed slots is full starts over with everything: that list is the
-only thing kept per stream.
+A client that does not read fills its stream's window and no more: from then on only the slots that changed are noted,
+and when they are too many it is sent everything anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import deque
 from typing import Final
 
 import numpy as np
 import trio
+from numpy.typing import NDArray
 
-from fedsched.model.job import Job
-from fedsched.rpc.methods.node_frames import WatchFrame, WatchOrigin
-from fedsched.rpc.node_watch import pack_own, watch_rows
+from fedsched.codec import from_bytes
+from fedsched.rpc.methods.node_frames import NodeReport
+from fedsched.rpc.node_watch import FRAME_MAX
+from fedsched.rpc.server_side import Items
 from fedsched.server.machine import StateMachine
+from fedsched.server.reports import Reports
+from fedsched.server.uplink_frames import Encoded, Outgoing, Reading
 from fedsched.state.changes import AllocChange, Changes
 from fedsched.state.columns import Rows, Slots, picked
 from fedsched.state.store import State
-from fedsched.state.tables.allocations import NO_ID
 
 PENDING_MAX: Final = 20_000
-"""Changed slots noted for one node before it is sent everything anew."""
-FRAME_MAX: Final = 5_000
-"""Allocations in one frame: about half a megabyte."""
-
-VersionKey = tuple[str, str, int, int]
+"""Changed slots noted for one node that does not read before it is sent everything anew."""
+GATHERED_MAX: Final = 200_000
+"""Changed slots gathered for all nodes before they are all looked at anew."""
+NODES_AT_ONCE: Final = 64
+"""Frames made before everybody else gets a turn."""
+ACK_S: Final = 0.05
+ACK_BEHIND_S: Final = 1.0
+"""How long it waits for company, once a report is written, to say so."""
+NOBODY: Final = np.iinfo(np.int64).max
+NODES_TABLE: Final = "nodes"
 
 
 class Uplink:
     """One stream to one node's client."""
 
-    def __init__(self, node_id: str, node_slot: int) -> None:
+    def __init__(self, node_id: str, node_slot: int, items: Items) -> None:
         self.node_id = node_id
         self.node_slot = node_slot
+        self.scope = trio.CancelScope()
+        """Ends the stream."""
+        self.out = Outgoing()
+        self._items = items
         self._changed: dict[int, None] = {}
         self._removed: dict[bytes, None] = {}
         self._is_whole = True
-        self._sent_index = 0
-        self._origins: dict[int, tuple[str, VersionKey]] = {}
-        """What was sent under each number, in short: numbers are used again."""
-        self._versions: set[VersionKey] = set()
-        self._wake = trio.Event()
 
     @property
-    def has_news(self) -> bool:
-        return self._is_whole or bool(self._changed or self._removed)
+    def is_plain(self) -> bool:
+        """Nothing waits for this node, so that it can take part in what is done for many."""
+        return not (self._is_whole or self._changed or self._removed or self.out.unsent)
 
-    def note(self, slots: Slots, ids: bytes, *, removed: bool) -> None:
+    def note(self, slots: Slots) -> None:
         """Some allocations of this node changed."""
-        if removed:
-            self._removed |= dict.fromkeys(ids[at : at + 16] for at in range(0, len(ids), 16))
-            for slot in slots.tolist():
-                self._changed.pop(slot, None)
-        else:
-            self._changed |= dict.fromkeys(slots.tolist())
+        self._changed |= dict.fromkeys(slots.tolist())
+        self._bound()
+
+    def note_removed(self, slots: Slots, ids: list[bytes]) -> None:
+        """Some allocations of this node are gone."""
+        self._removed |= dict.fromkeys(ids)
+        for slot in slots.tolist():
+            self._changed.pop(slot, None)
+        self._bound()
+
+    def _bound(self) -> None:
         if len(self._changed) + len(self._removed) > PENDING_MAX:
             self.start_over()
-        self._wake.set()
 
     def start_over(self) -> None:
         """Everything may be different: the next frame is a whole one."""
         self._changed.clear()
         self._removed.clear()
         self._is_whole = True
-        self._wake.set()
 
-    async def wait_news(self) -> None:
-        """Return when there is something to send."""
-        while not self.has_news:
-            self._wake = trio.Event()
-            await self._wake.wait()
+    def push(self) -> bool:
+        """Send what there is room for; whether that was all."""
+        unsent = self.out.unsent
+        while unsent and self._items.try_send(unsent[0]):
+            unsent.popleft()
+        return not unsent
 
-    def take(self, state: State) -> list[WatchFrame]:
-        """The frames that say all that is new."""
+    def take(self, state: State, encoded: Encoded, sent_index: int, shared_index: int, pace_ms: int) -> int:
+        """Put on its way all that waited for this node alone; the index up to which it has then been told everything.
+
+        `shared_index` is the one up to which changes have been shared out among nodes: what came after is not noted
+        here yet, unless everything is read anew.
+        """
         is_whole, self._is_whole = self._is_whole, False
         removed, self._removed = b"".join(self._removed), {}
         changed, self._changed = self._changed, {}
+        index = state.index if is_whole else max(sent_index, shared_index)
         if is_whole:
-            self._origins.clear()
-            self._versions.clear()
+            self.out.start_over()
             slots = state.allocations.slots_of_node(self.node_slot)
         else:
             slots = np.array(sorted(changed), dtype=np.int64)
         rows = state.allocations.columns.read(slots)
         if not is_whole:
-            mine = (rows["used"] != 0) & (rows["node"] == self.node_slot)
-            mine &= rows["alloc_modify_index"] > self._sent_index
+            mine = (rows["used"] != 0) & (rows["node"] == self.node_slot) & (rows["alloc_modify_index"] > sent_index)
             slots, rows = slots[mine], picked(rows, mine)
-        self._sent_index = state.index
-        if not (is_whole or removed or len(slots)):
-            return []
-        frames = []
+        if not (is_whole or removed or len(slots) or self.out.written != self.out.told_written):
+            return index
+        reading = Reading(state, encoded, index, slots, rows)
         for start in range(0, max(1, len(slots)), FRAME_MAX):
-            part = slice(start, start + FRAME_MAX)
-            is_first = not start
-            frames.append(
-                self._frame(
-                    state, slots[part], rows[part], is_whole=is_whole and is_first, removed=removed if is_first else b""
-                )
+            self.out.add(
+                reading,
+                start,
+                start + FRAME_MAX,
+                is_whole=is_whole and not start,
+                removed=b"" if start else removed,
+                pace_ms=pace_ms,
             )
-        return frames
-
-    def _frame(self, state: State, slots: Slots, rows: Rows, *, is_whole: bool, removed: bytes) -> WatchFrame:
-        origins, jobs = self._new_origins(state, rows)
-        cold = state.allocations.cold
-        own, own_sizes = pack_own([cold.plan.get(slot) or b"" for slot in slots.tolist()])
-        kin = [cold.kin.get(slot) or b"" for slot in slots.tolist()] if rows["kin_crc"].any() else []
-        return WatchFrame(
-            index=state.index,
-            is_whole=is_whole,
-            jobs=tuple(jobs),
-            origins=tuple(origins),
-            rows=watch_rows(rows),
-            own=own,
-            own_sizes=own_sizes,
-            kin=b"".join(one or NO_ID + NO_ID for one in kin),
-            removed=removed,
-        )
-
-    def _new_origins(self, state: State, rows: Rows) -> tuple[list[WatchOrigin], list[Job]]:
-        origins: list[WatchOrigin] = []
-        jobs: list[Job] = []
-        for ref in np.unique(rows["origin"]).tolist():
-            row = state.allocations.origins.get(ref)
-            assert row is not None
-            known = (f"{row.evaluation_id}.{row.group}.{row.deployment_id}", row.version_key)
-            if self._origins.get(ref) == known:
-                continue
-            self._origins[ref] = known
-            origins.append(
-                WatchOrigin(
-                    ref=ref,
-                    namespace=row.namespace,
-                    job_id=row.job_id,
-                    job_create_index=row.job_create_index,
-                    job_version=row.job_version,
-                    group=row.group,
-                    eval_id=row.evaluation_id,
-                    deployment_id=row.deployment_id,
-                    shared=row.shared,
-                )
-            )
-            if row.version_key not in self._versions:
-                self._versions.add(row.version_key)
-                job = state.jobs.version_by_key(row.version_key)
-                if job is not None:
-                    jobs.append(job)
-        return origins, jobs
+        return index
 
 
 class Uplinks:
     """All streams of this server."""
 
-    def __init__(self, machine: StateMachine) -> None:
+    def __init__(self, machine: StateMachine, reports: Reports) -> None:
         self._machine = machine
-        self._by_node: dict[int, list[Uplink]] = {}
+        self._reports = reports
+        self._pace = reports.pace
+        self._by_node: dict[int, Uplink] = {}
+        self._sent: NDArray[np.int64] = np.full(1024, NOBODY, dtype=np.int64)
+        """By node slot: the index that its client has been told of everything up to."""
+        self._gathered: list[AllocChange] = []
+        self._gathered_count = 0
+        self._shared_index = 0
+        """All changes up to this one are with the nodes they concern."""
+        self._alone: dict[str, Uplink] = {}
+        """Those that something waits for beside what has gathered for all."""
+        self._acks: deque[tuple[float, Uplink]] = deque()
+        self._encoded = Encoded()
+        self._news = trio.Event()
         machine.listen(self._changed)
 
     def __len__(self) -> int:
-        return sum(len(uplinks) for uplinks in self._by_node.values())
+        return len(self._by_node)
 
-    async def watch(self, node_id: str, node_slot: int) -> AsyncIterator[WatchFrame]:
-        """The frames for one node: a whole one, then what changes. Ends when the node's slot is another's."""
-        uplink = Uplink(node_id, node_slot)
-        self._by_node.setdefault(node_slot, []).append(uplink)
+    # ---- one stream -----------------------------------------------------------------------------------------
+
+    async def serve(self, node_id: str, node_slot: int, items: Items) -> None:
+        """Send what this node should run and take what its client reports, until either side ends it.
+
+        Returns when the node is forgotten, or its client has come back over another stream.
+        """
+        uplink = Uplink(node_id, node_slot, items)
+        self._open(uplink)
         try:
-            while True:
-                await uplink.wait_news()
-                known = self._machine.store.nodes.at(node_slot)
-                if known is None or known.node_id != node_id:
-                    return
-                for frame in uplink.take(self._machine.store):
-                    yield frame
+            with uplink.scope:
+                await self._hear(uplink, items)
         finally:
-            self._by_node[node_slot].remove(uplink)
-            if not self._by_node[node_slot]:
-                del self._by_node[node_slot]
+            self._close(uplink)
+
+    async def _hear(self, uplink: Uplink, items: Items) -> None:
+        def written(number: int) -> None:
+            if number > uplink.out.written:
+                uplink.out.written = number
+                self._acks.append((trio.current_time(), uplink))
+                self._news.set()
+
+        while True:
+            try:
+                item = await items.receive()
+            except trio.EndOfChannel:
+                await trio.sleep_forever()
+            await self._reports.take(uplink.node_id, from_bytes(item, NodeReport), written)
+
+    def _open(self, uplink: Uplink) -> None:
+        before = self._by_node.get(uplink.node_slot)
+        if before is not None:
+            before.scope.cancel("its client has come back over another stream")
+        if uplink.node_slot >= len(self._sent):
+            more = np.full(uplink.node_slot + 1, NOBODY, dtype=np.int64)
+            self._sent = np.concatenate([self._sent, more])
+        self._by_node[uplink.node_slot] = uplink
+        self._sent[uplink.node_slot] = -1
+        self._wait_alone(uplink)
+
+    def _close(self, uplink: Uplink) -> None:
+        if self._alone.get(uplink.node_id) is uplink:
+            del self._alone[uplink.node_id]
+        if self._by_node.get(uplink.node_slot) is uplink:
+            del self._by_node[uplink.node_slot]
+            self._sent[uplink.node_slot] = NOBODY
+
+    # ---- what changes ---------------------------------------------------------------------------------------
 
     def _changed(self, gathered: list[Changes]) -> None:
         if not self._by_node:
             return
         for changes in gathered:
             if changes.is_everything:
-                for uplinks in list(self._by_node.values()):
-                    for uplink in uplinks:
-                        uplink.start_over()
+                self._start_over()
+            if NODES_TABLE in changes.shrunk:
+                self._end_gone()
             for change in changes.allocs:
-                self._note(change)
+                if change.removed:
+                    self._note_removed(change)
+                else:
+                    self._gathered.append(change)
+                    self._gathered_count += len(change.slots)
+                    self._news.set()
+        if self._gathered_count > GATHERED_MAX:
+            self._start_over()
 
-    def _note(self, change: AllocChange) -> None:
-        """Sort the changed allocations by node, and tell the uplinks of those that have one."""
-        order = np.argsort(change.node_slots, kind="stable")
-        nodes = change.node_slots[order]
-        starts = np.flatnonzero(np.r_[True, nodes[1:] != nodes[:-1]]) if len(nodes) else np.empty(0, dtype=np.int64)
-        ends = np.r_[starts[1:], len(nodes)]
-        slots = change.slots[order]
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            uplinks = self._by_node.get(int(nodes[start]))
-            if not uplinks:
+    def _start_over(self) -> None:
+        self._gathered, self._gathered_count = [], 0
+        self._encoded.forget()
+        self._end_gone()
+        for uplink in self._by_node.values():
+            uplink.start_over()
+            self._wait_alone(uplink)
+
+    def _end_gone(self) -> None:
+        """Streams of nodes that are forgotten end."""
+        for slot, uplink in self._by_node.items():
+            known = self._machine.store.nodes.at(slot)
+            if known is None or known.node_id != uplink.node_id:
+                uplink.scope.cancel("the node is forgotten")
+
+    def _note_removed(self, change: AllocChange) -> None:
+        for at, node in enumerate(change.node_slots.tolist()):
+            uplink = self._by_node.get(node)
+            if uplink is not None:
+                uplink.note_removed(change.slots[at : at + 1], [change.ids[16 * at : 16 * at + 16]])
+                self._wait_alone(uplink)
+
+    def _wait_alone(self, uplink: Uplink) -> None:
+        self._alone[uplink.node_id] = uplink
+        self._news.set()
+
+    # ---- sending --------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Pass on what changes, and what clients report, at the server's pace, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._reports.run)
+            await self._send_news()
+
+    async def _send_news(self) -> None:
+        last = -1.0
+        while True:
+            await self._wait_news()
+            due = self._pace.due_at(last, trio.current_time())
+            await trio.sleep_until(due)
+            last = trio.current_time()
+            self._pace.woke(last - due)
+            await self._send_gathered()
+            await self._send_alone()
+            await self._send_acks(last)
+
+    async def _wait_news(self) -> None:
+        while not (self._gathered or self._alone):
+            self._news = trio.Event()
+            with trio.move_on_at(self._acks[0][0] + self._ack_s if self._acks else float("inf")):
+                await self._news.wait()
+            if self._acks and self._acks[0][0] + self._ack_s <= trio.current_time():
+                return
+
+    @property
+    def _ack_s(self) -> float:
+        return ACK_BEHIND_S if self._pace.is_behind else ACK_S
+
+    async def _send_gathered(self) -> None:
+        """What changed for many nodes, read and sorted once."""
+        state = self._machine.store
+        gathered, self._gathered, self._gathered_count = self._gathered, [], 0
+        self._shared_index = state.index
+        if not gathered:
+            return
+        slots, rows = self._sorted_by_node(state, gathered)
+        if not len(slots):
+            return
+        nodes: NDArray[np.int64] = rows["node"].astype(np.int64)
+        starts = np.flatnonzero(np.r_[True, nodes[1:] != nodes[:-1]])
+        ends = np.r_[starts[1:], len(nodes)].tolist()
+        reading = Reading(state, self._encoded, state.index, slots, rows)
+        groups = zip(nodes[starts].tolist(), starts.tolist(), ends, strict=True)
+        for number, (node, start, end) in enumerate(groups, 1):
+            if not number % NODES_AT_ONCE:
+                await trio.lowlevel.checkpoint()
+            uplink = self._by_node.get(node)
+            if uplink is None or self._machine.store is not state:
+                continue  # gone meanwhile, or everything starts over
+            if not uplink.is_plain:
+                uplink.note(slots[start:end])
+                self._wait_alone(uplink)
                 continue
-            ids = b""
-            if change.removed:
-                ids = b"".join(change.ids[16 * at : 16 * at + 16] for at in order[start:end].tolist())
-            for uplink in uplinks:
-                uplink.note(slots[start:end], ids, removed=change.removed)
+            uplink.out.add(reading, start, end, pace_ms=self._pace.clients_ms)
+            self._sent[node] = reading.index
+            if not uplink.push():
+                self._wait_alone(uplink)
+
+    def _sorted_by_node(self, state: State, gathered: list[AllocChange]) -> tuple[Slots, Rows]:
+        """The allocations that changed and whose clients are here and do not know it yet."""
+        slots = np.unique(np.concatenate([change.slots for change in gathered]))
+        rows = state.allocations.columns.read(slots)
+        nodes = rows["node"]
+        if len(nodes) and int(nodes.max()) >= len(self._sent):
+            more = np.full(int(nodes.max()) + 1, NOBODY, dtype=np.int64)
+            self._sent = np.concatenate([self._sent, more])
+        news = np.flatnonzero((rows["used"] != 0) & (rows["alloc_modify_index"] > self._sent[nodes]))
+        order = news[np.argsort(nodes[news], kind="stable")]
+        return slots[order], picked(rows, order)
+
+    async def _send_alone(self) -> None:
+        """New streams, slow readers, and those of whose allocations some are gone."""
+        alone, self._alone = self._alone, {}
+        for number, uplink in enumerate(alone.values(), 1):
+            if not number % NODES_AT_ONCE:
+                await trio.lowlevel.checkpoint()
+            if self._by_node.get(uplink.node_slot) is not uplink:
+                continue
+            if uplink.push() and (not uplink.is_plain or uplink.out.written != uplink.out.told_written):
+                state = self._machine.store
+                sent = int(self._sent[uplink.node_slot])
+                sent = uplink.take(state, self._encoded, sent, self._shared_index, self._pace.clients_ms)
+                self._sent[uplink.node_slot] = sent
+            if not uplink.push():
+                self._alone[uplink.node_id] = uplink
+
+    async def _send_acks(self, now: float) -> None:
+        """Say that reports are written to those clients that heard nothing else meanwhile."""
+        sent = 0
+        while self._acks and self._acks[0][0] + self._ack_s <= now:
+            _, uplink = self._acks.popleft()
+            out = uplink.out
+            if out.written == out.told_written or self._by_node.get(uplink.node_slot) is not uplink:
+                continue
+            if uplink.is_plain:
+                out.add_ack(int(self._sent[uplink.node_slot]), self._pace.clients_ms)
+                uplink.push()
+            if not uplink.is_plain:
+                self._wait_alone(uplink)
+            sent += 1
+            if not sent % NODES_AT_ONCE:
+                await trio.lowlevel.checkpoint()

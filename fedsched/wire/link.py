@@ -275,7 +275,8 @@ class Link:
                     assert self._children is not None
                     self._children.start_soon(self._serve, ServedCall(self, call, payload))
                 case Ended(call=call):
-                    call.owner.ended()
+                    owner, call.owner = call.owner, None  # a circle that nobody needs any more
+                    owner.ended()
                 case Readable(call=call):
                     call.owner.readable.ring()
                 case Writable(call=call):
@@ -306,6 +307,8 @@ class Link:
             self._do(effects)
         if state.is_live:  # its deadline passed in here
             self._do(self._core.wake(trio.current_time()))
+        if not state.is_live:
+            state.owner = None
 
     async def _outcome(self, call: ServedCall) -> bytes | Failure:
         try:

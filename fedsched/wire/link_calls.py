@@ -55,6 +55,14 @@ class LinkCall:
                 return True
             await self.writable.wait()
 
+    def try_send(self, item: bytes) -> bool:
+        """Stream one item if there is room for it now; false if there is not, or nobody wants more."""
+        core, state = self._link.core, self.state
+        if not core.has_room or not core.send_item(state, item):
+            return False
+        self._link.flush()
+        return True
+
     def end_items(self) -> None:
         """No more items from here."""
         self._link.core.end_items(self.state)

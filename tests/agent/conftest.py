@@ -13,9 +13,10 @@ from fedsched.telemetry.log import HUB
 
 @pytest.fixture(autouse=True)
 def quick_agents(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    thresholds = gc.get_threshold()
+    thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
     monkeypatch.setattr(joining, "ROUND_S", 0.02)
     monkeypatch.setattr(gc, "freeze", lambda: None)
     yield
     gc.set_threshold(*thresholds)
+    gc.callbacks[:] = callbacks
     HUB.configure(level="off", sink=None)

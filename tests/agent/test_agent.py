@@ -15,6 +15,7 @@ from fedsched.agent.config import (
     AgentConfig,
     AutopilotSettings,
     Limits,
+    PlanRejectionTracker,
     Ports,
     ServerJoin,
     ServerSettings,
@@ -28,6 +29,7 @@ from fedsched.rpc.context import CallMeta
 from fedsched.rpc.method import Empty
 from fedsched.rpc.methods.agent import AGENT_METRICS, AGENT_SELF, AgentMetricsRequest
 from fedsched.rpc.methods.job import JOB_GET, JOB_REGISTER, JobRegisterRequest, JobRequest
+from fedsched.server.leader.rejections import RejectionSettings
 from fedsched.telemetry.log import Hub
 from fedsched.wire.address import parse_address
 from fedsched.wire.errors import RemoteError
@@ -142,6 +144,7 @@ def test_settings_become_the_servers_own() -> None:
             raft_multiplier=3,
             raft_snapshot_threshold=100,
             raft_trailing_logs=50,
+            plan_rejection_tracker=PlanRejectionTracker(enabled=True, node_threshold=7, node_window_s=60),
             ballast_size_bytes=11,
             disk_soft_limit_bytes=4000,
         ),
@@ -170,6 +173,7 @@ def test_settings_become_the_servers_own() -> None:
     assert (autopilot.max_trailing_logs, autopilot.server_stabilization_time_s, autopilot.min_quorum) == (2, 3, 4)
     assert (options.ballast_bytes, options.space_limits) == (11, SpaceLimits(soft_bytes=4000, hard_bytes=1000))
     assert (options.handshake_s, options.connections_per_host_max, options.tls) == (6, 8, None)
+    assert options.rejections == RejectionSettings(is_enabled=True, threshold=7, window_s=60)
     unlimited = replace(config, server=replace(config.server, disk_soft_limit_bytes=0))
     assert server_options(unlimited, None).space_limits == SpaceLimits(0, 0, 0, 0)
 

@@ -7,6 +7,8 @@ import pytest
 from fedsched.bench import store as bench
 from fedsched.bench.frame import BenchOptions
 
+pytestmark = pytest.mark.plans_by_hand
+
 
 def test_a_small_run_reports_every_figure_and_keeps_the_log_small(tmp_path: Path) -> None:
     said: list[str] = []

@@ -99,6 +99,9 @@ def test_dev_boots_every_region_of_a_directory(monkeypatch: pytest.MonkeyPatch, 
     assert kept == "/d"
 
 
+NO_FLEET: dict[str, Any] = {"directory": None, "fail": "", "every_s": None}
+
+
 def test_bench_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
 
@@ -111,10 +114,13 @@ def test_bench_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert fedsched("bench store -json -seed 7 -duration 1m30s")[0] == 0
     assert fedsched("bench raft -count=5 -dir /d -duration 20")[0] == 0
+    assert fedsched("bench nodes -count 9 -fail 10% -every 30s")[0] == 0
 
     assert asked == [
-        {"name": "store", "seed": 7, "duration_s": 90.0, "count": None, "as_json": True, "directory": None},
-        {"name": "raft", "seed": 0, "duration_s": 20.0, "count": 5, "as_json": False, "directory": "/d"},
+        {"name": "store", "seed": 7, "duration_s": 90.0, "count": None, "as_json": True, **NO_FLEET},
+        {"name": "raft", "seed": 0, "duration_s": 20.0, "count": 5, "as_json": False, **NO_FLEET, "directory": "/d"},
+        {"name": "nodes", "seed": 0, "duration_s": None, "count": 9, "as_json": False, **NO_FLEET}
+        | {"fail": "10%", "every_s": 30.0},
     ]
 
 

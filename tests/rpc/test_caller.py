@@ -12,7 +12,7 @@ import trio.testing
 from fedsched.codec import CodecError
 from fedsched.model.errors import Conflict, FedschedError, Unavailable
 from fedsched.rpc.body import Answer, Body
-from fedsched.rpc.caller import Caller
+from fedsched.rpc.caller import LOCAL_ITEMS, Caller, local_streams
 from fedsched.rpc.context import CallMeta, ReplyMeta
 from fedsched.rpc.method import Empty, UnknownMethod
 from fedsched.rpc.relay import RunsInCircles, relay
@@ -233,5 +233,34 @@ def test_errors_on_the_way_keep_their_class_only_if_it_is_known() -> None:
         async with link_caller(a_server(handlers={ADD: refuse})) as caller:
             with pytest.raises(Odd):
                 await caller.call(ADD, AddRequest(a=1))
+
+    run(main)
+
+
+@callers
+def test_an_item_is_sent_at_once_or_not_at_all(open_caller: OpenCaller) -> None:
+    async def main() -> None:
+        async with open_caller(a_server()) as caller, caller.open_stream(TOTAL, Empty()) as stream:
+            while not stream.try_send(AddRequest(a=7)):
+                await trio.sleep(0.001)  # the other side has to grant something first
+            stream.end_items()
+            assert not stream.try_send(AddRequest(a=9))
+            reply, _ = await stream.wait_reply()
+        assert reply == AddReply(total=7)
+
+    run(main)
+
+
+def test_items_within_the_process_wait_for_their_reader() -> None:
+    async def main() -> None:
+        near, far = local_streams()
+        sent = 0
+        while near.try_send(b"x"):
+            sent += 1
+        assert sent == LOCAL_ITEMS
+        assert await far.receive() == b"x"
+        assert near.try_send(b"y")
+        far.close()
+        assert not near.try_send(b"z")
 
     run(main)

@@ -96,3 +96,11 @@ def test_long_texts_of_errors_are_cut_between_characters() -> None:
 
 def test_a_text_that_is_not_valid_unicode_still_travels() -> None:
     assert frames.cut_text("bad \ud800 text") == "bad ? text"
+
+
+@pytest.mark.parametrize("number", [0, 1, 23, 24, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32, 1 << 50])
+def test_the_short_way_for_items_writes_and_reads_what_the_long_way_would(number: int) -> None:
+    head, payload = frames.encode(frames.Data(number, b"item"))
+    header = dumps([4, number])
+    assert (head, payload) == (len(header).to_bytes(2, "big") + header, b"item")
+    assert frames.decode(head + payload) == frames.Data(number, b"item")

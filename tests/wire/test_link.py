@@ -515,3 +515,49 @@ def test_a_carrier_that_breaks_while_writing_ends_the_link() -> None:
         await right.aclose()
 
     run(main)
+
+
+def test_an_item_is_sent_at_once_or_not_at_all() -> None:
+    item = b"x" * 100_000
+
+    async def take_nothing(call: ServedCall) -> bytes:
+        await trio.sleep_forever()
+        return b""
+
+    async def body(client: Link, server: Link) -> None:
+        async with client.open_call("Up", b"", Flow.UP) as call:
+            assert not call.try_send(item)  # no credit was granted yet
+            await trio.testing.wait_all_tasks_blocked()
+            sent = 0
+            while call.try_send(item):
+                sent += 1
+                await trio.testing.wait_all_tasks_blocked()
+            assert sent == LinkLimits().window_bytes // (len(item) + DATA_OVERHEAD)
+            with pytest.raises(TooLarge):
+                call.try_send(b"x" * (DATA_BYTES_MAX + 1))
+            call.end_items()
+            assert not call.try_send(b"")
+        assert not call.try_send(b"")
+        assert client.statistics().calling == 0
+
+    with_links(take_nothing, body)
+
+
+def test_nothing_is_put_beside_a_full_outbox() -> None:
+    async def body(client: Link, server: Link) -> None:
+        async with client.open_call("Up", b"", Flow.UP) as call:
+            await trio.testing.wait_all_tasks_blocked()
+            sent = 0
+            while call.try_send(b"x" * 1000):  # nobody gets a turn to write meanwhile
+                sent += 1
+            assert not client.core.has_room
+            assert sent < LinkLimits().window_bytes // 1000
+            await trio.testing.wait_all_tasks_blocked()
+            assert call.try_send(b"y")
+
+    async def read(call: ServedCall) -> bytes:
+        async for _ in call:
+            pass
+        return b""
+
+    with_links(read, body, client_limits=LinkLimits(outbox_bytes_max=300_000))

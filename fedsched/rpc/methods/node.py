@@ -10,7 +10,6 @@ from fedsched.model.node import DrainStrategy, Eligibility, Node, NodeListStub, 
 from fedsched.model.record import EMPTY
 from fedsched.rpc.method import Method, RunsAt, declare
 from fedsched.rpc.methods.forms import reads, writes
-from fedsched.rpc.methods.node_frames import WatchFrame
 from fedsched.rpc.methods.paging import ListReply, ListRequest
 from fedsched.wire.call_state import Flow
 
@@ -46,6 +45,23 @@ class NodeReportRequest(Record):
     healths: Annotated[bytes, "Nothing, or one code each; 0 says nothing."] = b""
     client: Annotated[bytes, "Encoded fields of each allocation, one after the other."] = b""
     client_sizes: Annotated[bytes, "Nothing, or 32 bits each: how long its fields are."] = b""
+
+
+class NodeReportsRequest(Record):
+    """What the clients of one server have said in the last moment."""
+
+    nodes: Annotated[bytes, "The reporting nodes' ids, 16 bytes each."] = b""
+    counts: Annotated[bytes, "How many of the allocations below are of each of them, 32 bits each."] = b""
+    ids: Annotated[bytes, "16 bytes each."] = b""
+    statuses: Annotated[bytes, "One code each."] = b""
+    healths: Annotated[bytes, "Nothing, or one code each; 0 says nothing."] = b""
+    client: Annotated[bytes, "Encoded fields of each allocation, one after the other."] = b""
+    client_sizes: Annotated[bytes, "Nothing, or 32 bits each: how long its fields are."] = b""
+
+
+class NodeReportsReply(Record):
+    index: int = 0
+    refused: Annotated[bytes, "Ids of the nodes whose reports were not taken: they have to come back first."] = b""
 
 
 class NodeRequest(Record):
@@ -98,6 +114,9 @@ NODE_REGISTER = writes(
 NODE_UPDATE_STATUS = writes(
     "Node.UpdateStatus", NodeStatusRequest, NodeUpdateReply, "", "A client's sign of life; says when the next is due."
 )
+NODE_REPORTS = writes(
+    "Node.Reports", NodeReportsRequest, NodeReportsReply, "server", "A server passes on what its clients report."
+)
 NODE_UPDATE_ALLOCS = writes(
     "Node.UpdateAllocs", NodeReportRequest, NodeWriteReply, "", "A client reports on its allocations."
 )
@@ -134,8 +153,8 @@ NODE_WATCH = declare(
         NodeWriteReply,
         RunsAt.ANY_SERVER,
         needs="",
-        flow=Flow.DOWN,
-        item=WatchFrame,
-        doc="What a node should run, now and whenever it changes.",
+        flow=Flow.BOTH,
+        item=bytes,
+        doc="What a node should run, now and whenever it changes; and, the other way, what became of it.",
     )
 )

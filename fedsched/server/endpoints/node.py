@@ -5,7 +5,7 @@ A client proves itself with the secret it made up when it first registered; of t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 from hmac import compare_digest
 from typing import Any, Final
@@ -15,19 +15,18 @@ from msgspec import structs
 from fedsched.codec import to_bytes
 from fedsched.model.errors import BadRequest, NotFound
 from fedsched.model.evaluation import Evaluation
-from fedsched.model.ids import is_node_pool_name, is_uuid
+from fedsched.model.ids import is_node_pool_name, is_uuid, uuid_bytes
 from fedsched.model.node import DrainStrategy, Eligibility, Node, NodeStatus
 from fedsched.model.node_pool import ALL_POOLS
 from fedsched.rpc.method import Method
 from fedsched.rpc.methods import node as methods
-from fedsched.rpc.methods.node_frames import WatchFrame
 from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.scheduler.computed_class import computed_class
 from fedsched.server.alloc_stubs import alloc_stubs
 from fedsched.server.desk import Desk
 from fedsched.server.duties import Duties
 from fedsched.server.identity import NotAllowed
-from fedsched.server.leader.client_updates_core import Report
+from fedsched.server.leader.client_updates_core import Report, reports_in
 from fedsched.server.leader.heartbeats_core import (
     eligibility_needs_evaluations,
     node_evaluations,
@@ -35,7 +34,7 @@ from fedsched.server.leader.heartbeats_core import (
     status_after_beat,
     status_needs_evaluations,
 )
-from fedsched.server.paging import page_of
+from fedsched.server.paging import by_id, by_index, page_of
 from fedsched.server.uplinks import Uplinks
 from fedsched.server.waits import Look, Looked, look_at_row
 from fedsched.state.changes import ALLOCATIONS
@@ -84,6 +83,7 @@ class NodeEndpoint:
             methods.NODE_REGISTER: self.register,
             methods.NODE_UPDATE_STATUS: self.update_status,
             methods.NODE_UPDATE_ALLOCS: self.update_allocs,
+            methods.NODE_REPORTS: self.reports,
             methods.NODE_WATCH: self.watch,
             methods.NODE_DEREGISTER: self.deregister,
             methods.NODE_ELIGIBILITY: self.set_eligibility,
@@ -161,10 +161,17 @@ class NodeEndpoint:
         context.reply_meta = structs.replace(context.reply_meta, index=index)
         return methods.NodeWriteReply(index=index)
 
-    async def watch(self, request: methods.NodeWatchRequest, context: CallContext) -> AsyncIterator[WatchFrame]:
+    async def reports(self, request: methods.NodeReportsRequest, context: CallContext) -> methods.NodeReportsReply:
+        columns = Report("", request.ids, request.statuses, request.healths, request.client, request.client_sizes)
+        refused = await self._duties.client_updates.report_all(reports_in(request.nodes, request.counts, columns))
+        index = self._state.index
+        context.reply_meta = structs.replace(context.reply_meta, index=index)
+        return methods.NodeReportsReply(index=index, refused=b"".join(map(uuid_bytes, refused)))
+
+    async def watch(self, request: methods.NodeWatchRequest, context: CallContext) -> methods.NodeWriteReply:
         row = self._proven(request.node_id, request.secret_id)
-        async for frame in self._uplinks.watch(row.id, row.slot):
-            yield frame
+        await self._uplinks.serve(row.id, row.slot, context.raw_items)
+        return methods.NodeWriteReply(index=self._state.index)
 
     async def deregister(self, request: methods.NodesRequest, context: CallContext) -> methods.NodeWriteReply:
         if not request.node_ids:
@@ -217,12 +224,9 @@ class NodeEndpoint:
         return methods.NodeGetReply(node=structs.replace(self._known(request.node_id).node(), secret_id=""))
 
     async def list(self, request: methods.NodeListRequest, context: CallContext) -> methods.NodeListReply:
-        rows = (
-            row
-            for row in self._state.nodes.rows.scan()
-            if not request.node_pool or request.node_pool in (row.node_pool, ALL_POOLS)
-        )
-        page, next_token = page_of(rows, request, id_of=lambda row: row.id, token_of=lambda row: row.id)
+        rows = self._state.nodes.rows
+        walk = by_id(rows) if request.node_pool in ("", ALL_POOLS) else by_index(rows, "pool", request.node_pool)
+        page, next_token = page_of(walk, request, id_of=lambda row: row.id)
         stubs = tuple(row.node().stub(resources=request.resources, os=request.os) for row in page)
         return methods.NodeListReply(nodes=stubs, next_token=next_token)
 

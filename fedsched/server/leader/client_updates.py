@@ -6,7 +6,7 @@ import trio
 
 from fedsched.model.errors import FedschedError, Unavailable
 from fedsched.server.desk import Desk
-from fedsched.server.leader.client_updates_core import NS, Batch, ClientUpdatesCore, Report, check_report
+from fedsched.server.leader.client_updates_core import CUT_OFF, NS, Batch, ClientUpdatesCore, Report, check_report
 
 
 class _Waiting:
@@ -40,6 +40,32 @@ class ClientUpdatesService:
         if waiting.error is not None:
             raise waiting.error
 
+    async def report_all(self, reports: list[Report]) -> list[str]:
+        """Take what another server has gathered; returns the nodes whose reports are refused when the rest is written.
+
+        Refused are those that servers do not know, or take for cut off: their allocations may run elsewhere by now.
+        """
+        core = self._core
+        if core is None:
+            raise _not_leading()
+        refused: list[str] = []
+        state, now_ns = self._desk.machine.store, self._now_ns()
+        waiting: dict[int, _Waiting] = {}
+        for report in reports:
+            row = state.nodes.get(report.node_id)
+            if row is None or row.status in CUT_OFF:
+                refused.append(report.node_id)
+                continue
+            number = core.add(report, now_ns)
+            if number not in waiting:
+                waiting[number] = self._waiting.setdefault(number, _Waiting())
+        self._poked.set()
+        for one in waiting.values():
+            await one.done.wait()
+            if one.error is not None:
+                raise one.error
+        return refused
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         core = self._core = ClientUpdatesCore()
         try:
@@ -68,6 +94,8 @@ class ClientUpdatesService:
         )
         error = None
         for batch in batches:
+            for node_id, dropped in batch.strange.items():
+                self._desk.log.warn("report_on_others_dropped", node_id=node_id, updates=dropped)
             error = await self._propose(batch) or error
         for number in {batch.number for batch in batches}:
             self._answer(number, error)

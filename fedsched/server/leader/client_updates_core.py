@@ -8,20 +8,23 @@ looked at by itself, and of those only as many as it takes to know that its job 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsched.model.alloc import ClientStatus, RescheduleTracker
 from fedsched.model.errors import BadRequest, Busy, Conflict, NotFound, TooLarge
 from fedsched.model.evaluation import Evaluation, EvaluationStatus, Trigger
+from fedsched.model.ids import uuid_text
 from fedsched.model.node import NodeStatus
 from fedsched.model.policies import ReschedulePolicy
 from fedsched.scheduler.reconcile.reschedule import next_due
 from fedsched.server.leader.heartbeats_core import job_type_of
 from fedsched.state.columns import Rows, Slots
+from fedsched.state.fields import pack, unpack
 from fedsched.state.id_map import words_of
 from fedsched.state.store import State, Store
 from fedsched.state.tables.alloc_columns import CLIENT_BY_CODE, CLIENT_CODES, CLIENT_TERMINAL
@@ -36,7 +39,9 @@ BATCH_IDS: Final = 8_192
 """Updates in one command, and so evaluations at most. A full one does not wait for the end of the window."""
 BATCH_BYTES: Final = 2 << 20
 PENDING_IDS_MAX: Final = 8 * BATCH_IDS
-"""Updates gathered at most; who comes after that is asked to come again."""
+PENDING_BYTES_MAX: Final = 8 * BATCH_BYTES
+"""Updates gathered at most, and their details; who comes after that is asked to come again."""
+NO_SLOT: Final = -1
 FAILED: Final = CLIENT_CODES[ClientStatus.FAILED]
 UNKNOWN: Final = CLIENT_CODES[ClientStatus.UNKNOWN]
 CUT_OFF: Final = (NodeStatus.DOWN.value, NodeStatus.DISCONNECTED.value)
@@ -57,6 +62,11 @@ class Report:
     def count(self) -> int:
         return len(self.statuses)
 
+    @property
+    def cost(self) -> int:
+        """What it takes of the room for those that wait: one without any updates takes some, too."""
+        return len(self.statuses) or 1
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -64,6 +74,8 @@ class Batch:
 
     number: int
     command: AllocStatusUpdate
+    strange: Mapping[str, int]
+    """Nodes that spoke of allocations of other nodes, and how many updates were dropped for it."""
 
 
 def check_report(state: State, report: Report) -> None:
@@ -76,6 +88,11 @@ def check_report(state: State, report: Report) -> None:
             f"node {report.node_id!r} is {row.status}: its allocations may be running elsewhere by now",
             hint="send a heartbeat first, then the report again",
         )
+    check_shape(report)
+
+
+def check_shape(report: Report) -> None:
+    """Refuse a report whose columns do not fit together."""
     count = report.count
     if count > BATCH_IDS:
         raise TooLarge(
@@ -92,10 +109,45 @@ def check_report(state: State, report: Report) -> None:
         raise BadRequest(
             f"a report of node {report.node_id!r} has columns that do not fit together", hint="is the client older?"
         )
-    if report.client_sizes and sum(struct.unpack(f"<{count}I", report.client_sizes)) != len(report.client):
+    if sum(struct.unpack(f"<{len(report.client_sizes) // 4}I", report.client_sizes)) != len(report.client):
         raise BadRequest(
             f"a report of node {report.node_id!r} has details of another length than it says", hint="send it again"
         )
+
+
+def reports_in(nodes: bytes, counts: bytes, columns: Report) -> list[Report]:
+    """The reports that one server has put together, apart again. `columns` holds what all of them say."""
+    sizes = np.frombuffer(counts, dtype="<u4", count=len(counts) // 4)
+    if len(counts) % 4 or len(nodes) != 16 * len(sizes) or int(sizes.sum()) != columns.count:
+        raise BadRequest("gathered reports that do not fit together", hint="is one of the servers older?")
+    check_shape(columns)
+    ends = np.cumsum(sizes).tolist()
+    details = _ends_of_details(columns.client_sizes, ends)
+    found = []
+    start = before = 0
+    for at, end in enumerate(ends):
+        upto = details[at] if details else 0
+        found.append(
+            Report(
+                uuid_text(nodes[16 * at : 16 * at + 16]),
+                columns.ids[16 * start : 16 * end],
+                columns.statuses[start:end],
+                columns.healths[start:end],
+                columns.client[before:upto],
+                columns.client_sizes[4 * start : 4 * end],
+            )
+        )
+        start, before = end, upto
+    return found
+
+
+def _ends_of_details(client_sizes: bytes, ends: list[int]) -> list[int]:
+    """Up to where the details of each report go."""
+    if not client_sizes:
+        return []
+    upto = np.concatenate([[0], np.cumsum(np.frombuffer(client_sizes, dtype="<u4").astype(np.int64))])
+    found: list[int] = upto[ends].tolist()
+    return found
 
 
 class ClientUpdatesCore:
@@ -115,10 +167,12 @@ class ClientUpdatesCore:
 
     def add(self, report: Report, now_ns: int) -> int:
         """Take a checked report; the number of the batch that it will be in or before. `Busy` if too many wait."""
-        if self._count and self._count + report.count > PENDING_IDS_MAX:
+        if self._reports and (
+            self._count + report.cost > PENDING_IDS_MAX or self._bytes + len(report.client) > PENDING_BYTES_MAX
+        ):
             raise Busy(f"{self._count} updates of allocations wait to be written", hint="send them again in a second")
         self._reports.append(report)
-        self._count += report.count
+        self._count += report.cost
         self._bytes += len(report.client)
         if self._count >= BATCH_IDS or self._bytes >= BATCH_BYTES:
             self._due_ns = now_ns
@@ -141,7 +195,13 @@ class ClientUpdatesCore:
         reports, self._reports = self._reports, []
         self._count, self._bytes, self._due_ns = 0, 0, None
         number, self._number = self._number, self._number + 1
-        return [Batch(number, merged(store, part, time_ns, new_id)) for part in _parts(reports)]
+        return [self._batch(number, store, part, time_ns, new_id) for part in _parts(reports)]
+
+    def _batch(
+        self, number: int, store: Store, reports: list[Report], time_ns: int, new_id: Callable[[], str]
+    ) -> Batch:
+        own, strange = only_own(store, reports)
+        return Batch(number, merged(store, own, time_ns, new_id), strange)
 
 
 def _parts(reports: list[Report]) -> Iterable[list[Report]]:
@@ -156,6 +216,52 @@ def _parts(reports: list[Report]) -> Iterable[list[Report]]:
         size += len(report.client)
     if part:
         yield part
+
+
+def only_own(state: Store, reports: list[Report]) -> tuple[list[Report], dict[str, int]]:
+    """The reports without what they say about allocations of other nodes, and how much of that each node said.
+
+    What this server does not know (yet) is left in: writing it changes nothing, unless it is placed before that.
+    """
+    slots = state.allocations.find(words_of(b"".join(report.ids for report in reports)))
+    is_known = slots >= 0
+    homes = state.allocations.columns.read(slots[is_known])["node"]
+    speakers = np.repeat([_slot_of(state, report) for report in reports], [report.count for report in reports])
+    is_strange = np.zeros(len(slots), dtype=np.bool_)
+    is_strange[is_known] = homes != speakers[is_known]
+    if not is_strange.any():
+        return reports, {}
+    kept: list[Report] = []
+    dropped: dict[str, int] = {}
+    start = 0
+    for report in reports:
+        strange = is_strange[start : start + report.count]
+        start += report.count
+        if strange.any():
+            dropped[report.node_id] = dropped.get(report.node_id, 0) + int(strange.sum())
+            report = _without(report, strange)
+        kept.append(report)
+    return kept, dropped
+
+
+def _slot_of(state: State, report: Report) -> int:
+    row = state.nodes.get(report.node_id)
+    return NO_SLOT if row is None else row.slot
+
+
+def _without(report: Report, dropped: NDArray[np.bool_]) -> Report:
+    """A report without some of its updates."""
+    kept = np.flatnonzero(~dropped).tolist()
+    details = unpack(report.client, report.client_sizes)
+    client, client_sizes = pack(details[at] for at in kept) if details else (b"", b"")
+    return Report(
+        report.node_id,
+        b"".join(report.ids[16 * at : 16 * at + 16] for at in kept),
+        bytes(report.statuses[at] for at in kept),
+        bytes(report.healths[at] for at in kept) if report.healths else b"",
+        client,
+        client_sizes,
+    )
 
 
 def merged(store: Store, reports: list[Report], time_ns: int, new_id: Callable[[], str]) -> AllocStatusUpdate:

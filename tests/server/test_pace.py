@@ -1,0 +1,42 @@
+"""A server that is behind lets more news gather; one that is not passes them on at once."""
+
+from __future__ import annotations
+
+from fedsched.server.pace import (
+    CLIENTS_BEHIND_MS,
+    CLIENTS_MS,
+    LATE_S,
+    LONGEST_S,
+    SHORTEST_S,
+    SOON_S,
+    Pace,
+)
+
+
+def test_news_after_a_quiet_time_go_out_at_once_and_others_wait_for_company() -> None:
+    pace = Pace()
+    assert pace.due_at(-1.0, 5.0) == 5.0 + SOON_S
+    assert pace.due_at(5.0, 5.001) == 5.0 + SHORTEST_S
+
+
+def test_the_window_grows_while_late_and_shrinks_when_not() -> None:
+    pace = Pace()
+    windows = []
+    for late_s in [2 * LATE_S] * 20 + [0.0] * 40:
+        pace.woke(late_s)
+        windows.append(pace.window_s)
+    assert windows[:19] == sorted(windows[:19])
+    assert windows[19] == LONGEST_S
+    assert windows[20:] == sorted(windows[20:], reverse=True)
+    assert windows[-1] == SHORTEST_S
+
+
+def test_clients_are_asked_to_gather_longer_while_the_server_is_behind() -> None:
+    pace = Pace()
+    assert (pace.is_behind, pace.clients_ms) == (False, CLIENTS_MS)
+    while not pace.is_behind:
+        pace.woke(1.0)
+    assert pace.clients_ms == CLIENTS_BEHIND_MS
+    for _ in range(20):
+        pace.woke(LATE_S)
+    assert (pace.is_behind, pace.clients_ms) == (False, CLIENTS_MS)
