@@ -41,9 +41,10 @@ coverage:
     coverage report --fail-under 90
     coverage report --fail-under 100 --include 'fedsched/raft/core.py,fedsched/raft/ground.py,fedsched/raft/leading.py,fedsched/raft/elections.py,fedsched/raft/following.py,fedsched/raft/office.py,fedsched/raft/progress.py,fedsched/raft/quorum.py,fedsched/raft/reads.py,fedsched/raft/log.py,fedsched/raft/unsettled.py,fedsched/raft/membership.py,fedsched/raft/autopilot.py,fedsched/raft/digests.py,fedsched/raft/flaps.py,fedsched/raft/campaign.py,fedsched/raft/compaction.py'
 
-# simulate SEEDS worlds of Raft servers under faults; anything found is printed with the command that replays it
+# simulate SEEDS worlds of Raft servers and as many regions under faults; anything found is printed with the command that replays it
 sim SEEDS="1000" *MORE:
     python -m fedsched.sim run --seeds {{ SEEDS }} --jobs 2 {{ MORE }}
+    python -m fedsched.sim.fleet_run --seeds {{ SEEDS }} --jobs 2
 
 # plant every known kind of bug, one at a time, and demand that the simulator finds it
 sim-mutants *MORE:

@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from fedsched.env.ids import uuid_text
-from fedsched.model.alloc import Allocation, ClientStatus
+from fedsched.model.alloc import ClientStatus
 from fedsched.model.errors import FedschedError, NotFound
 from fedsched.model.ids import uuid_bytes
-from fedsched.model.node import DriverInfo, Node
-from fedsched.model.node_resources import NodeCPU, NodeDisk, NodeMemory, NodeResources
+from fedsched.model.node import DriverInfo, HostVolumeInfo, Node
+from fedsched.model.node_resources import (
+    NodeCPU,
+    NodeDevice,
+    NodeDeviceGroup,
+    NodeDisk,
+    NodeMemory,
+    NodeNetwork,
+    NodeNetworkAddress,
+    NodeResources,
+)
 from fedsched.rpc.methods import node as methods
-from fedsched.sim.fleet_checks import with_jobs
+from fedsched.sim.fleet_truth import ENDED, RUN, Held
 from fedsched.sim.streams import stream
+from fedsched.state.store import State
 from fedsched.state.tables.alloc_columns import CLIENT_CODES
 
 if TYPE_CHECKING:
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
 HEALTHY: Final = 1
 UNHEALTHY: Final = 2
 ONE_SHOT: Final = ("batch", "sysbatch")
+RACKS: Final = 3
 
 
 @dataclass(slots=True)
@@ -34,6 +45,8 @@ class _Task:
     since: float
     health: int = 0
     stop_at: float | None = None
+    stop_alone_s: float = 0.0
+    """After how long without a server its client ends it by itself; 0 for never."""
 
 
 class SimNode:
@@ -46,17 +59,21 @@ class SimNode:
         self.id = uuid_text(self.chance.randbytes(16))
         self.secret = uuid_text(self.chance.randbytes(16))
         self.name = f"n{number}"
-        self.rack = f"r{self.chance.randrange(0, 3)}"
+        self.rack = f"r{self.chance.randrange(0, RACKS)}"
         self.is_silent = False
         self.is_gone = False
         self.tasks: dict[str, _Task] = {}
         self._is_registered = False
         self._beat_at = 0.0
+        self._heard_at = 0.0
         self._seen = 0
         self._is_big = self.chance.random() < 0.3
+        self._devices = self.chance.choice((0, 0, 2))
+        self._volume = self.chance.choice(("", "", "read", "write"))
 
     def record(self) -> Node:
         size = 2 if self._is_big else 1
+        address = NodeNetworkAddress(family="ipv4", alias="default", address=f"10.0.0.{self.number}")
         return Node(
             id=self.id,
             name=self.name,
@@ -65,20 +82,40 @@ class SimNode:
             attributes={"kernel.name": "linux"},
             meta={"rack": self.rack},
             drivers={"mock_driver": DriverInfo(detected=True, healthy=True)},
+            host_volumes=self._volumes(),
             node_resources=NodeResources(
                 cpu=NodeCPU(cpu_shares=1000 * size, total_cpu_cores=4, reservable_cpu_cores=(0, 1, 2, 3)),
                 memory=NodeMemory(memory_mb=1024 * size),
                 disk=NodeDisk(disk_mb=10_000),
+                devices=self._device_groups(),
+                node_networks=(NodeNetwork(mode="host", device="eth0", addresses=(address,)),),
             ),
         )
+
+    def _volumes(self) -> dict[str, HostVolumeInfo]:
+        if not self._volume:
+            return {}
+        return {"data": HostVolumeInfo(name="data", path="/srv/data", read_only=self._volume == "read")}
+
+    def _device_groups(self) -> tuple[NodeDeviceGroup, ...]:
+        if not self._devices:
+            return ()
+        instances = tuple(NodeDevice(id=f"{self.name}-{at}", healthy=True) for at in range(self._devices))
+        return (NodeDeviceGroup(vendor="acme", type="gpu", name="one", instances=instances),)
 
     def running(self) -> list[str]:
         return [one for one, task in self.tasks.items() if task.status is ClientStatus.RUNNING]
 
+    def relabel(self) -> None:
+        """It stands in another rack now, and says so."""
+        self.rack = f"r{self.chance.randrange(0, RACKS)}"
+        self._is_registered = False
+
     async def run(self) -> None:
         while not self.is_gone:
-            await trio.sleep(self.chance.uniform(0.2, 0.8))
+            await trio.sleep(self.chance.uniform(0.3, 1.2))
             if self.is_silent:
+                self._be_alone()
                 continue
             try:
                 await self._turn()
@@ -86,6 +123,13 @@ class SimNode:
                 self.world.counts[f"client: {type(weather).__name__}"] += 1
                 self._beat_at = 0.0
                 self._is_registered = self._is_registered and not isinstance(weather, NotFound)
+
+    def _be_alone(self) -> None:
+        """Nobody is heard: what must not go on for long without servers ends."""
+        alone_s = trio.current_time() - self._heard_at
+        for task in self.tasks.values():
+            if task.status is ClientStatus.RUNNING and 0 < task.stop_alone_s < alone_s:
+                task.status = ClientStatus.COMPLETE
 
     async def _turn(self) -> None:
         world = self.world
@@ -101,6 +145,7 @@ class SimNode:
             status = methods.NodeStatusRequest(node_id=self.id, secret_id=self.secret)
             reply = await leader.nodes.update_status(status, leader.context())
             self._beat_at = trio.current_time() + reply.heartbeat_ttl_s * self.chance.uniform(0.3, 0.8)
+        self._heard_at = trio.current_time()
         self._look()
         await self._report()
 
@@ -113,21 +158,28 @@ class SimNode:
             return
         self._seen = store.index
         now = trio.current_time()
-        for alloc, job in with_jobs(store, store.allocations.slots_of_node(row.slot)):
-            self._heed(alloc, job.type if job is not None else "", now)
+        for held in self.world.checks.truth.on_node(store, row.slot):
+            self._heed(store, held, now)
 
-    def _heed(self, alloc: Allocation, kind: str, now: float) -> None:
-        task = self.tasks.get(alloc.id)
-        wanted = alloc.desired_status == "run" and not alloc.client_status.is_terminal
+    def _heed(self, store: State, held: Held, now: float) -> None:
+        task = self.tasks.get(held.id)
+        wanted = held.desired == RUN and held.client not in ENDED
         if task is None:
-            if alloc.client_status.is_terminal:
+            if held.client in ENDED:
                 return
             status = ClientStatus.RUNNING if wanted else ClientStatus.COMPLETE
-            self.tasks[alloc.id] = _Task(status, now)
+            self.tasks[held.id] = _Task(status, now, stop_alone_s=self._stop_alone_s(store, held))
         elif task.status is ClientStatus.RUNNING:
-            self._pass_time(alloc, kind, task, wanted, now)
+            job = self.world.checks.truth.job(store, held.version_key)
+            self._pass_time(held, job.type if job is not None else "", task, wanted, now)
 
-    def _pass_time(self, alloc: Allocation, kind: str, task: _Task, wanted: bool, now: float) -> None:
+    def _stop_alone_s(self, store: State, held: Held) -> float:
+        job = self.world.checks.truth.job(store, held.version_key)
+        group = job.group(held.group) if job is not None else None
+        block = group.disconnect if group is not None else None
+        return (block.stop_on_client_after_s or 0.0) if block is not None else 0.0
+
+    def _pass_time(self, held: Held, kind: str, task: _Task, wanted: bool, now: float) -> None:
         if not wanted:
             if task.stop_at is None:
                 task.stop_at = now + self.chance.choice((0.0, 0.5, 4.0))
@@ -136,28 +188,38 @@ class SimNode:
             return
         if kind in ONE_SHOT and now - task.since > self.chance.uniform(2.0, 20.0):
             task.status = ClientStatus.FAILED if self.chance.random() < 0.1 else ClientStatus.COMPLETE
-        elif self.chance.random() < self.world.checks.failure_rate:
+        elif self.chance.random() < self.world.failure_rate:
             task.status = ClientStatus.FAILED
-        elif alloc.deployment_id and not task.health and now - task.since > 1.0:
+        elif held.deployment_id and not task.health and now - task.since > 1.0 and not self._is_stuck():
             task.health = UNHEALTHY if self.chance.random() < 0.05 else HEALTHY
 
-    async def _report(self) -> None:
-        leader = self.world.leader
-        if leader is None:
-            return
-        store = leader.store
+    def _is_stuck(self) -> bool:
+        """Now and then nobody finds out how something is, for a while."""
+        return self.chance.random() < self.world.stuck_rate
+
+    def _changed(self, store: State) -> list[tuple[str, _Task]]:
+        """What servers do not know yet."""
         changed: list[tuple[str, _Task]] = []
         for alloc_id, task in sorted(self.tasks.items()):
-            known = store.allocations.get(alloc_id)
-            if known is None:
+            slot = store.allocations.slot_of(alloc_id)
+            if slot < 0:
                 if task.status is not ClientStatus.RUNNING:
                     del self.tasks[alloc_id]
                 continue
-            told = known.deployment_status.healthy if known.deployment_status is not None else None
-            is_told = not task.health or told is not None
-            if known.client_status is not task.status or not is_told:
+            known = store.allocations.columns.one(slot)
+            is_told = not task.health or bool(known["health"])
+            if known["client_status"] != CLIENT_CODES[task.status] or not is_told:
                 changed.append((alloc_id, task))
-        if not changed:
+        return changed
+
+    def has_news(self, store: State) -> bool:
+        """Whether it has something to say that servers have not heard."""
+        return not self.is_gone and bool(self._changed(store))
+
+    async def _report(self) -> None:
+        leader = self.world.leader
+        changed = self._changed(leader.store) if leader is not None else []
+        if leader is None or not changed:
             return
         request = methods.NodeReportRequest(
             node_id=self.id,

@@ -28,6 +28,8 @@ class FleetLog:
         self.committed = 0
         self.grown = trio.Event()
         """Something was appended or committed."""
+        self.moved = trio.Event()
+        """Something was committed."""
 
     def append(self, term: int, payload: bytes) -> int:
         entry = Entry(len(self.entries) + 1, term, EntryKind.COMMAND, payload)
@@ -38,6 +40,8 @@ class FleetLog:
     def commit(self, index: int) -> None:
         self.committed = max(self.committed, index)
         self.tell()
+        event, self.moved = self.moved, trio.Event()
+        event.set()
 
     def cut(self, keep: int) -> None:
         """The leader is gone: entries up to `keep` survive, and are therefore committed."""

@@ -1,6 +1,6 @@
 """Runs regions from seeds: scheduling under faults, then rest, then the questions that only rest can answer.
 
-    python -m fedsched.sim.fleet_run --seeds 100 --first 0 [--trace] [--counts]
+    python -m fedsched.sim.fleet_run --seeds 100 --first 0 [--jobs 2] [--trace] [--counts]
 
 A run is determined by its seed: trio's order, time, chance and ids all follow from it.
 """
@@ -8,18 +8,27 @@ A run is determined by its seed: trio's order, time, chance and ids all follow f
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
+import threading
+import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from queue import Queue
 from typing import Final
 
-import numpy as np
+import msgspec
 import trio
 
-from fedsched.scheduler.fleet import Fleet as FleetColumns
 from fedsched.sim import trio_seed
-from fedsched.sim.fleet_faults import Faults, Fleet, People
+from fedsched.sim.batch import WorkerDied
+from fedsched.sim.fleet_dry_runs import DryRunCheck
+from fedsched.sim.fleet_faults import Faults, Fleet
+from fedsched.sim.fleet_options import FleetOptions, draw_options
+from fedsched.sim.fleet_people import People
+from fedsched.sim.fleet_quiet import Quiet
 from fedsched.sim.fleet_world import FleetWorld
 from fedsched.sim.provenance import provenance
 from fedsched.sim.trace import Trace
@@ -27,20 +36,12 @@ from fedsched.sim.verdict import Broken
 
 REST_S: Final = 60.0
 """After healing, everything has to be settled by then."""
+LOOK_S: Final = 5.0
+"""How often it is looked whether it is already."""
 GRACE_S: Final = 10.0
 """For what begins by itself near the end of that time: a deployment that fails, a task that is started again."""
 EVENTS_SHOWN: Final = 200
-COLUMNS: Final = (
-    "occupied_cpu",
-    "occupied_memory",
-    "occupied_disk",
-    "occupied_allocs",
-    "held_cpu",
-    "held_memory",
-    "held_disk",
-    "held_allocs",
-    "ready",
-)
+PROGRESS_EVERY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +58,16 @@ class FleetReport:
 
 
 class _Run:
-    def __init__(self, seed: int, trace: Trace) -> None:
+    def __init__(self, seed: int, options: FleetOptions, trace: Trace) -> None:
         self.seed = seed
+        self.options = options
         self.trace = trace
         self.world: FleetWorld | None = None
         self.ended_at = 0.0
 
     async def main(self) -> None:
         async with trio.open_nursery() as nursery:
-            world = self.world = FleetWorld(self.seed, nursery, self.trace)
+            world = self.world = FleetWorld(self.seed, self.options, nursery, self.trace)
             world.start()
             await trio.sleep(0.1)
             await world.elect()
@@ -75,60 +77,56 @@ class _Run:
                 chaos.start_soon(people.run)
                 await Faults(world, fleet).run()
                 chaos.cancel_scope.cancel()
-            await self._rest(world, fleet, people)
+            await self._heal(world, fleet, people)
+            await self._judge(world, Quiet(world))
+            await DryRunCheck(world, people).run()
             self.ended_at = trio.current_time()
             nursery.cancel_scope.cancel()
 
-    async def _rest(self, world: FleetWorld, fleet: Fleet, people: People) -> None:
+    async def _heal(self, world: FleetWorld, fleet: Fleet, people: People) -> None:
+        """No more faults; wait until nothing goes on any more, at most as long as is allowed."""
         world.note("", "heal", "no more faults")
         if world.leader is None:
             await world.elect()
-        world.loss, world.checks.failure_rate, world.lag_s = 0.0, 0.0, 0.05
+        world.loss, world.failure_rate, world.stuck_rate, world.lag_s = 0.0, 0.0, 0.0, 0.05
         fleet.heal()
         await people.stop_launching()
-        await trio.sleep(REST_S)
-        checks, leader = world.checks, world.leader
+        quiet, healed_at, calm = Quiet(world), trio.current_time(), 0
+        while trio.current_time() < healed_at + REST_S and calm < 2:
+            await trio.sleep(LOOK_S)
+            assert world.leader is not None
+            left_s = healed_at + REST_S - trio.current_time()
+            calm = 0 if quiet.is_anything_to_come(world.leader.store, left_s) else calm + 1
+
+    async def _judge(self, world: FleetWorld, quiet: Quiet) -> None:
+        leader = world.leader
         assert leader is not None
         looks: tuple[tuple[str, Callable[[], list[str]]], ...] = (
-            ("R-20 evaluations end", lambda: checks.restless(leader.store, world.wall_ns)),
-            ("R-24 blocked rightly", lambda: checks.wrongly_blocked(leader.store)),
-            ("R-26 deployments end", lambda: checks.overdue_deployments(leader.store, world.wall_ns)),
+            ("R-20 evaluations end", lambda: quiet.restless(leader.store)),
+            ("R-24 blocked rightly", lambda: quiet.wrongly_blocked(leader.store)),
+            ("R-26 deployments end", lambda: quiet.overdue_deployments(leader.store)),
+            ("R-20 what is wanted runs", lambda: quiet.missing(leader.store)),
+            ("R-27 drains end", lambda: quiet.draining(leader.store)),
+            ("nobody is cut off", lambda: quiet.unknown(leader.store)),
         )
         for invariant, look in looks:
             if not await world.becomes(_none(look), GRACE_S):
                 raise Broken(invariant, "; ".join(look()[:5]), leader.name)
-        world.counts.update(plans := checks.plans(world.lives))
+        world.counts.update(plans := quiet.plans(world.lives))
         if refusals := plans["plan.refused_at_same_index"]:
             raise Broken("R-22 refused for a reason", f"{refusals} plans refused at the index they were made at")
-        if not await world.becomes(lambda: not _difference(world), GRACE_S):
-            raise Broken("all agree", _difference(world))
+        if not await world.becomes(lambda: not quiet.difference(), GRACE_S):
+            raise Broken("all agree", quiet.difference())
 
 
 def _none(look: Callable[[], list[str]]) -> Callable[[], bool]:
     return lambda: not look()
 
 
-def _difference(world: FleetWorld) -> str:
-    """Whether the servers' states are one, and each fleet is what its state says."""
-    digests = {server.machine.digest() for server in world.servers.values()}
-    if len(digests) > 1:
-        return "the servers' states differ"
-    for server in world.servers.values():
-        fresh = FleetColumns.of(server.store)
-        for name in COLUMNS:
-            kept, wanted = getattr(server.feed.fleet, name), getattr(fresh, name)
-            size = min(len(kept), len(wanted))
-            if not np.array_equal(kept[:size], wanted[:size]):
-                return (
-                    f"{server.name}: column {name} is {kept[:size].tolist()}, the state says {wanted[:size].tolist()}"
-                )
-    return ""
-
-
 def run_seed(seed: int, *, echo: Callable[[str], None] | None = None) -> FleetReport:
     """Live through the run with this seed."""
     trace = Trace(echo)
-    run = _Run(seed, trace)
+    run = _Run(seed, draw_options(seed), trace)
     broken: Broken | None = None
     try:
         trio_seed.run(seed, run.main)
@@ -159,40 +157,129 @@ def story(report: FleetReport) -> str:
         [
             *report.last,
             f"seed {report.seed} breaks {report.broken}",
+            f"features: {', '.join(sorted(draw_options(report.seed).features))}",
             f"version: {provenance()}",
             f"replay: python -m fedsched.sim.fleet_run --first {report.seed} --trace",
         ]
     )
 
 
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+class _Line(msgspec.Struct):
+    """What a process that runs seeds says about one of them."""
+
+    seed: int
+    is_broken: bool
+    short: str
+    story: str
+    counts: dict[str, int]
+
+
+def _line(seed: int, echo: Callable[[str], None] | None = None) -> _Line:
+    report = run_seed(seed, echo=echo)
+    if report.broken is not None:
+        return _Line(seed, True, f"seed {seed} breaks {str(report.broken)[:400]}", story(report), dict(report.counts))
+    short = f"seed {seed} {report.trace_hash} {report.events} events in {report.virtual_s:.1f} virtual seconds"
+    return _Line(seed, False, short, "", dict(report.counts))
+
+
+def _here(seeds: range, echo: Callable[[str], None] | None) -> Iterator[_Line]:
+    for seed in seeds:
+        yield _line(seed, echo)
+
+
+def _elsewhere(seeds: range, jobs: int) -> Iterator[_Line]:
+    """Spread the seeds over processes, each taking its share; lines come in any order."""
+    lines: Queue[_Line | WorkerDied | None] = Queue()
+    processes = [_start(seeds[number::jobs]) for number in range(jobs)]
+    readers = [threading.Thread(target=_read, args=(process, lines)) for process in processes]
+    for reader in readers:
+        reader.start()
+    try:
+        running = jobs
+        while running:
+            line = lines.get()
+            if isinstance(line, WorkerDied):
+                raise line
+            if line is None:
+                running -= 1
+            else:
+                yield line
+    finally:
+        for process in processes:
+            process.kill()
+        for reader in readers:
+            reader.join()
+
+
+def _start(seeds: range) -> subprocess.Popen[bytes]:
+    shares = ["--first", str(seeds.start), "--seeds", str(len(seeds)), "--step", str(seeds.step)]
+    command = [sys.executable, "-m", "fedsched.sim.fleet_run", *shares, "--lines"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+def _read(process: subprocess.Popen[bytes], lines: Queue[_Line | WorkerDied | None]) -> None:
+    assert process.stdout is not None
+    with process:
+        for line in process.stdout:
+            lines.put(msgspec.json.decode(line, type=_Line))
+    if process.returncode > 1:
+        lines.put(WorkerDied(f"a process that ran seeds ended with {process.returncode}"))
+    lines.put(None)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run some seeds; the first that breaks is told in full."""
+    given = _parser().parse_args(arguments)
+    seeds = range(given.first, given.first + given.seeds * given.step, given.step)
+    provenance()  # before anything runs: files may change while it does
+    if given.lines:
+        return _say_lines(seeds)
+    lines = _elsewhere(seeds, given.jobs) if given.jobs > 1 else _here(seeds, print if given.trace else None)
+    totals: Counter[str] = Counter()
+    broken, done, told_at = 0, 0, time.monotonic()
+    for line in lines:
+        totals.update(line.counts)
+        done += 1
+        if line.is_broken:
+            broken += 1
+            print(line.short if given.keep_going else line.story, flush=True)
+            if not given.keep_going:
+                return 1
+        elif given.jobs == 1:
+            print(line.short)
+        if given.jobs > 1 and time.monotonic() > told_at + PROGRESS_EVERY_S:
+            told_at = time.monotonic()
+            print(f"{done}/{len(seeds)} regions", file=sys.stderr, flush=True)
+    if given.jobs > 1:
+        print(f"{done} regions, {broken} broken")
+    if given.counts:
+        print(*(f"{count:>8} {name}" for name, count in sorted(totals.items())), sep="\n")
+    return 1 if broken else 0
+
+
+def _say_lines(seeds: range) -> int:
+    for line in _here(seeds, None):
+        sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fedsched.sim.fleet_run", description="simulate a region's scheduling"
     )
     parser.add_argument("--seeds", type=int, default=1, help="how many (default 1)")
     parser.add_argument("--first", type=int, default=0, help="the first one (default 0)")
+    parser.add_argument("--step", type=int, default=1, help="only every so manieth")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--trace", action="store_true", help="print every event")
     parser.add_argument("--counts", action="store_true", help="print how often what happened")
     parser.add_argument("--keep-going", action="store_true", help="name every seed that breaks, in one line each")
-    given = parser.parse_args(arguments)
-    totals: Counter[str] = Counter()
-    provenance()  # before anything runs: files may change while it does
-    broken = 0
-    for seed in range(given.first, given.first + given.seeds):
-        report = run_seed(seed, echo=print if given.trace else None)
-        totals.update(report.counts)
-        if report.broken is None:
-            print(f"seed {seed} {report.trace_hash} {report.events} events in {report.virtual_s:.1f} virtual seconds")
-            continue
-        broken += 1
-        if not given.keep_going:
-            print(story(report))
-            return 1
-        print(f"seed {seed} breaks {str(report.broken)[:400]}")
-    if given.counts:
-        print(*(f"{count:>8} {name}" for name, count in sorted(totals.items())), sep="\n")
-    return 1 if broken else 0
+    parser.add_argument("--lines", action="store_true", help="one line of JSON per seed, for --jobs")
+    return parser
 
 
 if __name__ == "__main__":

@@ -13,16 +13,20 @@ import trio
 
 from fedsched.env.env import Chance
 from fedsched.env.ids import uuid_text
+from fedsched.model.errors import Unavailable
 from fedsched.model.evaluation import Evaluation
 from fedsched.raft.errors import NotLeader, OutcomeUnknown
 from fedsched.raft.messages import RoleChange
 from fedsched.raft.runner import Office, RaftRunner
 from fedsched.rpc.context import CallMeta
+from fedsched.rpc.methods.node import NodeReportsReply, NodeReportsRequest
 from fedsched.rpc.server_side import CallContext
 from fedsched.scheduler.schedule import BUILT_IN
 from fedsched.server.desk import Desk
 from fedsched.server.dispatch import NoLeader, Unreached
-from fedsched.server.duties import Duties, NotYet
+from fedsched.server.dry_runs import DryRuns
+from fedsched.server.duties import Duties
+from fedsched.server.endpoints.alloc import AllocEndpoint
 from fedsched.server.endpoints.deployment import DeploymentEndpoint
 from fedsched.server.endpoints.job import JobEndpoint
 from fedsched.server.endpoints.job_extras import JobExtrasEndpoint
@@ -44,6 +48,7 @@ from fedsched.server.leader.plan_apply import PlanAnswer, PlanApplier
 from fedsched.server.leader.work import LeaderWork
 from fedsched.server.machine import StateMachine
 from fedsched.server.proposals import Proposals
+from fedsched.server.reports import Reports
 from fedsched.server.uplinks import Uplinks
 from fedsched.server.work_source import Assignment, OwnOffice, WorkSource
 from fedsched.server.workers import Workers
@@ -56,8 +61,7 @@ from fedsched.telemetry.metrics import Registry
 if TYPE_CHECKING:
     from fedsched.sim.fleet_world import FleetWorld
 
-WALL_S: Final = 1_700_000_000.0
-WORKERS: Final = 4
+WORKERS: Final = 2
 LIMITS: Final = BrokerLimits(nack_timeout_s=10.0)
 """Shorter than in production, so that a worker's death is over within the time that healing is given."""
 PATIENCE: Final = HeartbeatSettings(ttl_min_s=4.0, grace_s=3.0, failover_ttl_s=12.0)
@@ -78,7 +82,7 @@ class FleetEnv:
         return trio.current_time()
 
     def wall(self) -> float:
-        return WALL_S + trio.current_time() + self._world.wall_offset_s
+        return self._world.options.wall_s + trio.current_time() + self._world.wall_offset_s
 
     def rng(self, stream_name: str) -> Chance:
         if stream_name not in self._dice:
@@ -145,9 +149,12 @@ class FleetServer:
     def _stand_behind(self) -> None:
         desk = self.desk
         heartbeats, updates = HeartbeatsService(desk, PATIENCE), ClientUpdatesService(desk)
-        gc = GcService(desk, YOUNG if self.world.is_forgetful else None)
+        gc = GcService(desk, YOUNG if "forgetting" in self.world.options.features else None)
         duties = Duties(
-            heartbeats=heartbeats, client_updates=updates, dry_run=NotYet("dry runs").dry_run, collect=gc.force
+            heartbeats=heartbeats,
+            client_updates=updates,
+            dry_run=DryRuns(lambda: self.feed.fleet, desk.proposals.now_ns),
+            collect=gc.force,
         )
         self.services: list[LeaderService] = [
             self.applier,
@@ -161,10 +168,14 @@ class FleetServer:
         ]
         self.jobs = JobEndpoint(desk)
         self.extras = JobExtrasEndpoint(desk, duties)
-        self.nodes = NodeEndpoint(desk, duties, Uplinks(self.machine))
+        self.nodes = NodeEndpoint(desk, duties, Uplinks(self.machine, Reports(self._no_streams, desk.log)))
+        self.allocs = AllocEndpoint(desk)
         self.deployments = DeploymentEndpoint(desk)
         self.operator = OperatorEndpoint(desk, duties)
         self.workers = Workers(desk, self.feed, BUILT_IN, count=WORKERS, source=self._source)
+
+    async def _no_streams(self, request: NodeReportsRequest) -> NodeReportsReply:
+        raise Unavailable("modelled clients report by calls")
 
     @property
     def store(self) -> Any:
@@ -197,9 +208,9 @@ class FleetServer:
     async def _follow(self) -> None:
         chance = self.env.rng("lag")
         while True:
-            grown = self.world.log.grown
+            moved = self.world.log.moved
             if self.is_leader or self.raft.applied >= self.world.log.committed:
-                await grown.wait()
+                await moved.wait()
                 continue
             await trio.sleep(chance.uniform(0.0, self.world.lag_s))
             if not self.is_leader:
@@ -234,10 +245,28 @@ class FleetServer:
     # ------------------------------------------------------------------ workers and the leader
 
     def _source(self) -> WorkSource:
-        return OwnOffice(self.work) if self.is_leader else _ByLink(self.world, self.env.rng("link"))
+        source = OwnOffice(self.work) if self.is_leader else _ByLink(self.world, self.env.rng("link"))
+        return _Watched(self, source)
 
     def context(self) -> CallContext:
         return CallContext(cast(Any, None), CallMeta(namespace="default"), peer="sim", identity=None, items=None)
+
+
+class _Watched:
+    """Looks at every plan before it leaves its worker, on the state that it was made from."""
+
+    def __init__(self, server: FleetServer, source: WorkSource) -> None:
+        self._server = server
+        self.dequeue = source.dequeue
+        self.store = source.store
+        self.ack = source.ack
+        self.nack = source.nack
+        self._submit = source.submit
+
+    async def submit(self, assignment: Assignment, plan: PlanApply, *, priority: int, all_at_once: bool) -> PlanAnswer:
+        if plan.snapshot_index == self._server.store.index:
+            self._server.world.checks.proposed(self._server.store, plan)
+        return await self._submit(assignment, plan, priority=priority, all_at_once=all_at_once)
 
 
 class _ByLink:

@@ -11,7 +11,9 @@ import trio
 from fedsched.raft.entry import Entry
 from fedsched.sim.fleet_checks import FleetChecks
 from fedsched.sim.fleet_log import FleetLog, LogRaft
+from fedsched.sim.fleet_options import FleetOptions
 from fedsched.sim.fleet_server import FleetServer
+from fedsched.sim.fleet_watch import FleetWatch
 from fedsched.sim.streams import stream
 from fedsched.sim.trace import Trace
 from fedsched.sim.verdict import Broken
@@ -27,19 +29,23 @@ NEVER: Final = frozenset({"scheduler_failed", "plan_not_judged", "entry_not_unde
 class FleetWorld:
     """Everything that one run holds."""
 
-    def __init__(self, seed: int, nursery: trio.Nursery, trace: Trace) -> None:
+    def __init__(self, seed: int, options: FleetOptions, nursery: trio.Nursery, trace: Trace) -> None:
         self.seed = seed
+        self.options = options
         self.nursery = nursery
         self.trace = trace
         self.counts: Counter[str] = Counter()
         self.log = FleetLog()
-        self.wall_offset_s = self.jumped_ahead_s = 0.0
-        chance = stream(seed, "world")
-        self.commit_s = chance.choice((0.005, 0.02, 0.2))
-        self.lag_s = chance.choice((0.01, 0.2, 1.0))
-        self.link_s = chance.choice((0.002, 0.02, 0.2))
-        self.loss = chance.choice((0.0, 0.02, 0.1))
-        self.is_forgetful = chance.random() < 0.5
+        self.wall_offset_s = 0.0
+        self.commit_s, self.lag_s, self.link_s, self.loss = (
+            options.commit_s,
+            options.lag_s,
+            options.link_s,
+            options.loss,
+        )
+        self.failure_rate, self.stuck_rate = 0.01, 0.5
+        """How often tasks fail, and how often their health stays unknown when it could be told."""
+        self._unsteady_at = 0.0
         self._chance = stream(seed, "leaders")
         self._commits = stream(seed, "commits")
         self.term = self.epoch = 0
@@ -49,6 +55,7 @@ class FleetWorld:
         """All that there ever were: their figures count."""
         self.checked = 0
         self.checks = FleetChecks(self)
+        self.watch = FleetWatch(self)
 
     # ------------------------------------------------------------------ the story
 
@@ -79,6 +86,7 @@ class FleetWorld:
         for name in SERVERS:
             self._begin(FleetServer(self, name, 0))
         self.nursery.start_soon(self._replicate)
+        self.nursery.start_soon(self.watch.run)
 
     def _begin(self, server: FleetServer) -> None:
         self.servers[server.name] = server
@@ -108,6 +116,7 @@ class FleetWorld:
         self.leader = self.servers[name]
         self.note(name, "leads", f"term {self.term}")
         self.counts["election"] += 1
+        self._unsteady_at = trio.current_time()
         self.leader.lead(self.term, self.epoch)
 
     async def change_leader(self, *, crash: bool) -> None:
@@ -133,7 +142,20 @@ class FleetWorld:
         image = [bytes(chunk) for chunk in old.machine.image()]
         self._begin(FleetServer(self, name, old.life + 1, image, old.raft.applied))
 
+    def jump(self, by_s: float) -> None:
+        """All wall clocks jump."""
+        self.wall_offset_s += by_s
+        self._unsteady_at = trio.current_time()
+        self.note("", "fault", f"wall clocks jump by {by_s} s")
+
     # ------------------------------------------------------------------ looking
+
+    @property
+    def steady_s(self) -> float:
+        """How long one leader has been in office with clocks that did not jump; 0 while nobody leads."""
+        if self.leader is None or not self.leader.broker.is_in_office:
+            self._unsteady_at = trio.current_time()
+        return trio.current_time() - self._unsteady_at
 
     @property
     def wall_ns(self) -> int:
