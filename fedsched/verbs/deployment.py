@@ -84,7 +84,7 @@ def fail(terminal: Terminal, given: Given) -> int:
     request = DeploymentRequest(deployment_id=known.id)
     reply = terminal.client.call(DEPLOYMENT_FAIL, request, namespace=known.namespace)
     went_back = reply.reverted_job_version
-    more = f", and job {known.job_id!r} went back to version {went_back}" if went_back is not None else ""
+    more = f', and job "{known.job_id}" went back to version {went_back}' if went_back is not None else ""
     return _done(terminal, given, known, reply, f"marked as failed{more}")
 
 

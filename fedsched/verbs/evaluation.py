@@ -16,13 +16,13 @@ from fedsched.rpc.methods.evaluation import (
     EvaluationListRequest,
     EvaluationRequest,
 )
-from fedsched.verbs.flags import Argument, Flag, Given
+from fedsched.verbs.flags import Argument, BadUsage, Flag, Given
 from fedsched.verbs.job_monitor import failures, monitor
 from fedsched.verbs.lookup import PAGE, check_prefix, one_of, pages
 from fedsched.verbs.placement import failure_lines
 from fedsched.verbs.terminal import Terminal
 from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
-from fedsched.verbs.view import columns, moment, pairs, short
+from fedsched.verbs.view import columns, moment, pairs, quoted, short
 
 VERBS = Verbs()
 
@@ -35,6 +35,7 @@ HEAD = ("ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Sta
     flags=(
         Flag("status", "only with this status", value="status"),
         Flag("job", "only of this job", value="id"),
+        Flag("filter", "only those that this expression holds for: 'Status == \"blocked\"'", value="expression"),
         Flag("per-page", "only so many, and say where the next page begins", int, value="number"),
         Flag("page-token", "where the page begins", value="token"),
         VERBOSE,
@@ -51,9 +52,9 @@ def list_(terminal: Terminal, given: Given) -> int:
         return OK
     terminal.write(columns(HEAD, [_row(one, verbose=given["verbose"]) for one in found]))
     if token:
-        terminal.say(
-            f"\nResults have been paginated. To get the next page run:\n\nfedsched eval list -page-token {token}"
-        )
+        again = " ".join(f"-{name} {quoted(given[name])}" for name in ("status", "job", "filter") if given[name])
+        terminal.say("\nResults have been paginated. To get the next page run:\n")
+        terminal.say(f"fedsched eval list {again}{' ' * bool(again)}-per-page {given['per-page']} -page-token {token}")
     return OK
 
 
@@ -81,6 +82,9 @@ def status(terminal: Terminal, given: Given) -> int:
 
 
 def _page(terminal: Terminal, given: Given) -> tuple[Sequence[Evaluation], str]:
+    if given["filter"]:
+        return _filtered(terminal, given)
+
     def fetch(token: str) -> tuple[Sequence[Evaluation], str]:
         request = EvaluationListRequest(
             job_id=given["job"] or "",
@@ -92,6 +96,32 @@ def _page(terminal: Terminal, given: Given) -> tuple[Sequence[Evaluation], str]:
         return reply.evaluations, reply.next_token
 
     return fetch("") if given["per-page"] else (list(pages(fetch)), "")
+
+
+def _filtered(terminal: Terminal, given: Given) -> tuple[Sequence[Evaluation], str]:
+    """Those that an expression holds for, and where the next page of them begins."""
+    from fedsched.model.filter import compile_filter
+
+    if given["job"] or given["status"]:
+        raise BadUsage(
+            "Filter expression cannot be used with other filter parameters",
+            hint='say it all in the expression: \'JobID == "web" and Status == "blocked"\'',
+        )
+    is_wanted = compile_filter(given["filter"], to_api(Evaluation(id="")).keys())
+
+    def fetch(token: str) -> tuple[Sequence[Evaluation], str]:
+        request = EvaluationListRequest(next_token=token or given["page-token"] or "", per_page=PAGE)
+        reply = terminal.client.call(EVAL_LIST, request)
+        return reply.evaluations, reply.next_token
+
+    limit = given["per-page"]
+    found: list[Evaluation] = []
+    for one in pages(fetch):
+        if is_wanted(to_api(one)):
+            if limit and len(found) == limit:
+                return found, one.id
+            found.append(one)
+    return found, ""
 
 
 def _with_prefix(terminal: Terminal, prefix: str) -> list[Evaluation]:

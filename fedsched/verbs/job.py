@@ -27,7 +27,7 @@ from fedsched.verbs.job_monitor import deployed_table, evaluation_rows, monitor
 from fedsched.verbs.placement import failure_lines
 from fedsched.verbs.terminal import Terminal
 from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
-from fedsched.verbs.view import as_json, columns, moment, pairs, short
+from fedsched.verbs.view import as_json, columns, moment, pairs, short, span
 
 VERBS = Verbs()
 
@@ -132,12 +132,15 @@ def status(terminal: Terminal, given: Given) -> int:
     flags=(
         Flag("version", "an older version of it", int, value="number"),
         Flag("json", "print JSON; it always does", bool),
+        Flag("hcl", "the text that the job was submitted as", bool),
         TEMPLATE,
     ),
     arguments=(JOB,),
 )
 def inspect(terminal: Terminal, given: Given) -> int:
     stub = find_job(terminal, given["job"])
+    if given["hcl"]:
+        return _show_source(terminal, stub, given["version"])
     request = JobRequest(job_id=stub.id)
     if given["version"] is None:
         job = terminal.client.call(JOB_GET, request, namespace=stub.namespace).job
@@ -179,6 +182,17 @@ def stop(terminal: Terminal, given: Given) -> int:
     return _follow(terminal, given, reply, stub.namespace)
 
 
+def _show_source(terminal: Terminal, stub: JobListStub, version: int | None) -> int:
+    from fedsched.rpc.methods.job_extras import JOB_SUBMISSION, JobSubmissionRequest
+
+    if version is None:
+        version = terminal.client.call(JOB_GET, JobRequest(job_id=stub.id), namespace=stub.namespace).job.version
+    request = JobSubmissionRequest(job_id=stub.id, version=version)
+    source = terminal.client.call(JOB_SUBMISSION, request, namespace=stub.namespace).submission.source
+    terminal.write(source if source.endswith("\n") else f"{source}\n")
+    return OK
+
+
 def _namespace_of(job: Job, terminal: Terminal) -> str:
     """Where the job ended up: in its own namespace, or in the command's if it names none."""
     wanted = terminal.target.namespace
@@ -216,7 +230,18 @@ def _show_head(terminal: Terminal, job: Job, stub: JobListStub) -> None:
     ]
     if job.parent_id:
         head.append(("Parent Job", job.parent_id))
+    if job.is_periodic:
+        head.append(("Next Periodic Launch", _next_launch(job, terminal.now_ns())))
     terminal.write(pairs(head))
+
+
+def _next_launch(job: Job, now_ns: int) -> str:
+    from fedsched.model.periodic import next_launch
+
+    if job.stop or (job.periodic is not None and not job.periodic.enabled):
+        return "none (stopped)" if job.stop else "none (not enabled)"
+    due_ns = next_launch(job, now_ns)
+    return f"{moment(due_ns)} ({span((due_ns - now_ns) / 1e9)} from now)" if due_ns else "never"
 
 
 def _show_children(terminal: Terminal, job: Job, stub: JobListStub) -> None:

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
 import msgspec
 
-from fedsched.model.errors import BadRequest
+from fedsched.model.errors import BadRequest, FedschedError
 from fedsched.model.job import Job, JobSubmission
 from fedsched.model.job_submission import from_submission, job_within
 from fedsched.verbs.flags import Argument, BadUsage, Flag, Given
 from fedsched.verbs.terminal import Terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from fedsched.jobspec.jobfile import Checked, Inputs
 
 BYTES_MAX: Final = 8 * 1024 * 1024
@@ -30,7 +32,7 @@ MAX_PRIORITY: Final = 32_766
 MAX_COUNT: Final = 2**31
 """How far a region's settings may raise its limits: a job to be submitted is refused here only if all would."""
 
-FILE: Final = Argument("file", "job file, or - for standard input")
+FILE: Final = Argument("file", "job file, its http(s) address, or - for standard input")
 VAR_FLAGS: Final = (
     Flag("var", "value of a variable of the job file; may be repeated", list, value="name=value"),
     Flag("var-file", "file with values of variables, HCL or JSON; may be repeated, later ones win", list, value="file"),
@@ -43,6 +45,37 @@ class BadJobFile(BadRequest):
     """A job file that cannot be read as a job."""
 
     code = "bad_job_file"
+
+
+ASK_S: Final = 5.0
+"""Patience with servers that have to say which job types they take."""
+
+
+class ServedTypes:
+    """The job types that the region's servers take. They are asked when it matters: for one that is not built in."""
+
+    def __init__(self, terminal: Terminal, *, if_unheard: bool) -> None:
+        self._terminal = terminal
+        self._if_unheard = if_unheard
+        """What is taken for true if nobody can be asked: whoever submits the job will hear of it."""
+        self.unheard = ""
+        """Why nobody could be asked."""
+        self.advice = ""
+        """What would have a server take such jobs."""
+
+    def __contains__(self, word: object) -> bool:
+        from fedsched.rpc.methods.agent import AGENT_SCHEDULERS, AgentSchedulersRequest
+
+        try:
+            request = AgentSchedulersRequest(everywhere=True)
+            reply = self._terminal.client.call(AGENT_SCHEDULERS, request, patience_s=ASK_S)
+        except FedschedError as error:
+            self.unheard = error.message
+            return self._if_unheard
+        could = ", ".join(server.name for server in reply.servers if word in server.idle)
+        if could:
+            self.advice = f"there is a scheduler for {word!r} on {could}: add it to enabled_schedulers there"
+        return any(word in server.enabled for server in reply.servers)
 
 
 class JobFile(NamedTuple):
@@ -69,9 +102,12 @@ def read_for_submission(terminal: Terminal, given: Given) -> JobFile:
             job, _submission(data, "json"), tuple(f"{member} is not known and was ignored" for member in unknown)
         )
     inputs = inputs_of(terminal, given)
-    checked = _checked(_text_of(data, name), name, inputs, max_priority=MAX_PRIORITY, max_count=MAX_COUNT)
+    served = ServedTypes(terminal, if_unheard=True)
+    text = _text_of(data, name)
+    checked = _checked(text, name, inputs, max_priority=MAX_PRIORITY, max_count=MAX_COUNT, own_types=served)
     if checked.problems or checked.job is None:
-        raise BadJobFile("\n".join(("the job file has mistakes", *(one.render() for one in checked.problems))))
+        lines = ("the job file has mistakes", *(one.render() for one in checked.problems))
+        raise BadJobFile("\n".join(lines), hint=served.advice)
     submission = _submission(
         data,
         "hcl2",
@@ -85,12 +121,15 @@ def _submission(data: bytes, form: str, **more: Any) -> JobSubmission | None:
     return JobSubmission(source=data.decode(), format=form, **more) if len(data) <= KEPT_MAX else None
 
 
-def read_given(terminal: Terminal, given: Given) -> Checked:
-    """Read the job file that a verb was given and say all that is wrong with it."""
+def read_given(terminal: Terminal, given: Given, own_types: Container[str] = ()) -> Checked:
+    """Read the job file that a verb was given and say all that is wrong with it.
+
+    `own_types` has the job types that are served besides those built in; it is asked only about such a one.
+    """
     path = given["file"]
     name = "standard input" if path == "-" else path
     text = _text_of(_bytes_of(path, terminal.stdin), name)
-    return _checked(text, name, inputs_of(terminal, given), is_api_json=given["json"])
+    return _checked(text, name, inputs_of(terminal, given), is_api_json=given["json"], own_types=own_types)
 
 
 def inputs_of(terminal: Terminal, given: Given) -> Inputs:
@@ -124,11 +163,17 @@ def _checked(text: str, name: str, inputs: Inputs, **more: Any) -> Checked:
 
 def _directory_of(path: str) -> str:
     """Where a job file's own relative paths begin."""
+    if "://" in path:
+        return "."
     folder, slash, _ = path.rpartition("/")
     return folder or "/" if slash else "."
 
 
 def _bytes_of(path: str, stdin: TextIO) -> bytes:
+    if path.startswith(("http://", "https://")):
+        from fedsched.verbs.download import download
+
+        return download(path, BYTES_MAX)
     try:
         if path == "-":
             data = stdin.read(BYTES_MAX + 1).encode()

@@ -12,10 +12,13 @@ from typing import Any, Final
 from fedsched.model.alloc import AllocListStub
 from fedsched.model.deployment import Deployment, DeploymentStatus
 from fedsched.model.evaluation import Evaluation, EvaluationStatus
-from fedsched.rpc.methods.deployment import DEPLOYMENT_GET, DeploymentRequest
+from fedsched.model.job import JobType, behaves_as
+from fedsched.rpc.methods.deployment import DEPLOYMENT_ALLOCS, DEPLOYMENT_GET, DeploymentRequest
 from fedsched.rpc.methods.evaluation import EVAL_ALLOCS, EVAL_GET, EvaluationRequest
 from fedsched.rpc.methods.job import JobRequest
 from fedsched.rpc.methods.job_extras import JOB_LATEST_DEPLOYMENT
+from fedsched.verbs.finding import alloc_table
+from fedsched.verbs.live import LiveBlock
 from fedsched.verbs.placement import failure_lines
 from fedsched.verbs.terminal import Terminal
 from fedsched.verbs.verb import FAILED, NOT_PLACED, OK
@@ -23,6 +26,14 @@ from fedsched.verbs.view import columns, moment, pairs, short
 
 WAIT_S: Final = 10.0
 """How long one question waits at the server; then it is asked again."""
+
+REDRAW_S: Final = 1.0
+"""The same where somebody watches a picture that has to look alive."""
+
+SHOWN_ALLOCS: Final = 10
+WAY_BACK_LOOKS: Final = 10
+GOES_BACK: Final = "going back to version"
+"""What the leader says of a deployment that it undoes."""
 
 DEPLOYED: Final = ("Task Group", "Desired", "Placed", "Healthy", "Unhealthy", "Progress Deadline")
 
@@ -42,9 +53,24 @@ def monitor(terminal: Terminal, eval_id: str, *, namespace: str, verbose: bool) 
 
 
 def monitor_deployment(terminal: Terminal, deployment_id: str, *, namespace: str, verbose: bool) -> int:
-    """Print how a deployment ends: 0 if well, 1 if it failed or was cancelled."""
+    """Print how a deployment ends: 0 if well, 1 if it failed or was cancelled. A way back that it began is followed."""
     shown = short(deployment_id, verbose=verbose)
     _say(terminal, f'Monitoring deployment "{shown}"', is_head=True)
+    follow = _watched if LiveBlock.suits(terminal) else _told
+    deployment = follow(terminal, deployment_id, namespace, verbose)
+    is_well = deployment.status is DeploymentStatus.SUCCESSFUL
+    terminal.say(f'  [{"ok" if is_well else "!!"}] Deployment "{shown}" {deployment.status.value}\n')
+    terminal.say(f"    {moment(terminal.now_ns())}")
+    show_deployment(terminal, deployment, verbose=verbose, indent="    ")
+    way_back = _way_back(terminal, deployment) if GOES_BACK in deployment.status_description else ""
+    if way_back:
+        terminal.say()
+        monitor_deployment(terminal, way_back, namespace=namespace, verbose=verbose)
+    return OK if is_well else FAILED
+
+
+def _told(terminal: Terminal, deployment_id: str, namespace: str, verbose: bool) -> Deployment:
+    """Follow a deployment with one line per change."""
     deployment, last = _get_deployment(terminal, deployment_id, namespace), ""
     while deployment.is_active:
         now = _progress(deployment)
@@ -52,10 +78,43 @@ def monitor_deployment(terminal: Terminal, deployment_id: str, *, namespace: str
             _say(terminal, now)
             last = now
         deployment = _get_deployment(terminal, deployment_id, namespace, newer_than=terminal.client.last.index)
-    is_well = deployment.status is DeploymentStatus.SUCCESSFUL
-    terminal.say(f'  [{"ok" if is_well else "!!"}] Deployment "{shown}" {deployment.status.value}\n')
-    show_deployment(terminal, deployment, verbose=verbose, indent="    ")
-    return OK if is_well else FAILED
+    return deployment
+
+
+def _watched(terminal: Terminal, deployment_id: str, namespace: str, verbose: bool) -> Deployment:
+    """Follow a deployment with a picture of it that is drawn anew: its groups and its allocations."""
+    block = LiveBlock(terminal)
+    deployment = _get_deployment(terminal, deployment_id, namespace)
+    while deployment.is_active:
+        index = terminal.client.last.index
+        request = DeploymentRequest(deployment_id=deployment_id)
+        allocs = terminal.client.call(DEPLOYMENT_ALLOCS, request, namespace=namespace).allocs
+        lines = [f"  {block.spinner()} {_progress(deployment)}", "", *deployed_table(deployment).splitlines()]
+        if allocs:
+            newest = sorted(allocs, key=lambda one: -one.modify_index)[:SHOWN_ALLOCS]
+            lines += ["", *alloc_table(terminal, newest, verbose=verbose).splitlines()]
+        block.draw("".join(f"    {line}\n" if number else f"{line}\n" for number, line in enumerate(lines)))
+        deployment = _get_deployment(terminal, deployment_id, namespace, newer_than=index, wait_s=REDRAW_S)
+    block.clear()
+    return deployment
+
+
+def _way_back(terminal: Terminal, failed: Deployment) -> str:
+    """The deployment that brings an earlier version back, as soon as there is one; empty if none comes up."""
+    request = JobRequest(job_id=failed.job_id)
+    index = 0
+    for _ in range(WAY_BACK_LOOKS):
+        found = terminal.client.call(
+            JOB_LATEST_DEPLOYMENT,
+            request,
+            namespace=failed.namespace,
+            min_index=index,
+            max_wait_s=REDRAW_S if index else 0.0,
+        ).deployment
+        index = terminal.client.last.index
+        if found is not None and found.job_version > failed.job_version:
+            return found.id
+    return ""
 
 
 def show_deployment(terminal: Terminal, deployment: Deployment, *, verbose: bool, indent: str = "") -> None:
@@ -187,7 +246,7 @@ def _deployment_of(terminal: Terminal, evaluation: Evaluation, namespace: str) -
     """The deployment that the evaluation belongs to or has begun; none for jobs that know no updates."""
     if evaluation.deployment_id:
         return evaluation.deployment_id
-    if evaluation.type != "service":
+    if behaves_as(evaluation.type) not in (JobType.SERVICE, JobType.SYSTEM):
         return ""
     request = JobRequest(job_id=evaluation.job_id)
     found = terminal.client.call(JOB_LATEST_DEPLOYMENT, request, namespace=namespace).deployment
@@ -196,12 +255,15 @@ def _deployment_of(terminal: Terminal, evaluation: Evaluation, namespace: str) -
 
 
 def _progress(deployment: Deployment) -> str:
-    parts = [
-        f"{name}: {one.healthy_allocs} of {max(one.desired_total, one.desired_canaries)} healthy"
-        for name, one in sorted(deployment.task_groups.items())
-    ]
-    waits = " (waits for promotion)" if deployment.requires_promotion else ""
-    return f"Deployment is {deployment.status.value}{waits}; {', '.join(parts)}"
+    parts = []
+    for name, one in sorted(deployment.task_groups.items()):
+        if not one.desired_canaries or one.promoted:
+            parts.append(f"{name}: {one.healthy_allocs} of {one.desired_total} healthy")
+        elif one.healthy_allocs < one.desired_canaries or one.auto_promote:
+            parts.append(f"{name}: {one.healthy_allocs} of {one.desired_canaries} canaries healthy")
+        else:
+            parts.append(f"{name}: {one.desired_canaries} canaries healthy, wait for promotion")
+    return f"Deployment is {deployment.status.value}; {', '.join(parts)}"
 
 
 def _get(terminal: Terminal, eval_id: str, namespace: str, newer_than: int = 0) -> Evaluation:
@@ -211,9 +273,11 @@ def _get(terminal: Terminal, eval_id: str, namespace: str, newer_than: int = 0) 
     return reply.evaluation
 
 
-def _get_deployment(terminal: Terminal, deployment_id: str, namespace: str, newer_than: int = 0) -> Deployment:
+def _get_deployment(
+    terminal: Terminal, deployment_id: str, namespace: str, newer_than: int = 0, wait_s: float = WAIT_S
+) -> Deployment:
     request = DeploymentRequest(deployment_id=deployment_id)
-    wait_s = WAIT_S if newer_than else 0.0
+    wait_s = wait_s if newer_than else 0.0
     reply = terminal.client.call(DEPLOYMENT_GET, request, namespace=namespace, min_index=newer_than, max_wait_s=wait_s)
     return reply.deployment
 

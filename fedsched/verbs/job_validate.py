@@ -7,7 +7,7 @@ from typing import Final
 
 from fedsched.model.errors import BadRequest, Conflict
 from fedsched.verbs.flags import Argument, Flag, Given
-from fedsched.verbs.job_file import FILE, FILE_FLAGS, read_given
+from fedsched.verbs.job_file import FILE, FILE_FLAGS, ServedTypes, read_given
 from fedsched.verbs.terminal import Terminal
 from fedsched.verbs.verb import FAILED, OK, Verbs
 
@@ -19,15 +19,16 @@ EXAMPLE_FILE: Final = "example.nomad.hcl"
 @VERBS.verb(
     "job validate",
     "check a job file",
-    doc="Reads a job file and says everything that is wrong with it, each with its line, and what is unwise. No agent"
-    " is asked: what depends on the region (does the namespace exist?) is checked when the job is submitted. Exits 1"
-    " when the job would be refused.",
+    doc="Reads a job file and says everything that is wrong with it, each with its line, and what is unwise. What"
+    " depends on the region (does the namespace exist?) is checked when the job is submitted. No agent is asked, but"
+    " for one thing: whether a server takes jobs of a type that is not built in. Exits 1 when the job would be"
+    " refused.",
     flags=FILE_FLAGS,
     arguments=(FILE,),
-    is_remote=False,
 )
 def validate(terminal: Terminal, given: Given) -> int:
-    checked = read_given(terminal, given)
+    served = ServedTypes(terminal, if_unheard=False)
+    checked = read_given(terminal, given, served)
     if checked.warnings:
         terminal.say(terminal.bold("Job Warnings:"))
         for warning in checked.warnings:
@@ -37,6 +38,10 @@ def validate(terminal: Terminal, given: Given) -> int:
         terminal.say(terminal.bold("Job validation errors:"))
         for problem in checked.problems:
             terminal.say(f"* {_indented(problem.render())}")
+        if served.unheard:
+            terminal.warn(f"Which types servers take besides those built in could not be asked: {served.unheard}")
+        if served.advice:
+            terminal.warn(served.advice)
         return FAILED
     terminal.say("Job validation successful")
     return OK
@@ -47,17 +52,20 @@ def validate(terminal: Terminal, given: Given) -> int:
     "write an example job file",
     doc="Writes an example job to begin with. It runs on any agent with the raw_exec driver and python3. An existing"
     " file is left alone.",
-    flags=(Flag("short", "without the comments", bool),),
+    flags=(
+        Flag("short", "without the comments", bool),
+        Flag("connect", "two groups that talk to each other through their sidecars", bool),
+    ),
     arguments=(Argument("file", f"where to write it; {EXAMPLE_FILE} by default", optional=True),),
     is_remote=False,
 )
 def init(terminal: Terminal, given: Given) -> int:
-    from fedsched.jobspec.example import FULL, SHORT
+    from fedsched.jobspec.example import text_of
 
     name = given["file"] or EXAMPLE_FILE
     try:
         with open(name, "x", encoding="utf-8") as file:
-            file.write(SHORT if given["short"] else FULL)
+            file.write(text_of(short=given["short"], connect=given["connect"]))
     except FileExistsError:
         raise Conflict(f"{name} exists already", hint="name another file, or move this one away") from None
     except OSError as error:

@@ -12,6 +12,14 @@ PAGE: Final = 1000
 
 PREFIX_MIN: Final = 2
 
+LISTED_BY: Final = {
+    "job": "`fedsched job status` lists them, with -namespace '*' those of all namespaces",
+    "node": "`fedsched node status` lists them",
+    "allocation": "`fedsched alloc list` lists them, with -namespace '*' those of all namespaces",
+    "evaluation": "`fedsched eval list` lists them; those that are done are forgotten after a while",
+    "deployment": "`fedsched deployment list` lists them",
+}
+
 
 class HasId(Protocol):
     @property
@@ -34,7 +42,7 @@ def one_of(found: Sequence[T], typed: str, things: str, table: Callable[[Sequenc
     if exact is not None:
         return exact
     if not found:
-        raise NotFound(f'No {things}(s) with prefix or id "{typed}" found')
+        raise NotFound(f'No {things}(s) with prefix or id "{typed}" found', hint=LISTED_BY.get(things, ""))
     if len(found) > 1:
         raise Ambiguous(f"Prefix matched multiple {things}s\n\n{table(found).rstrip()}")
     return found[0]
@@ -43,7 +51,7 @@ def one_of(found: Sequence[T], typed: str, things: str, table: Callable[[Sequenc
 def check_prefix(typed: str) -> None:
     """Refuse a prefix that could mean anything, for ids that are UUIDs."""
     if len(typed) < PREFIX_MIN:
-        raise BadRequest("Identifier must contain at least two characters.")
+        raise BadRequest("Identifier must contain at least two characters.", hint="the first two of its id will do")
 
 
 def pages(fetch: Callable[[str], tuple[Sequence[T], str]]) -> Iterator[T]:

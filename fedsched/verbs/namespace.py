@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fedsched.model.namespace import Namespace
 from fedsched.model.record import to_api
-from fedsched.rpc.methods.paging import ListRequest
 from fedsched.rpc.methods.places import (
     NAMESPACE_DELETE,
     NAMESPACE_GET,
@@ -16,10 +13,10 @@ from fedsched.rpc.methods.places import (
     NamespaceUpsertRequest,
 )
 from fedsched.verbs.flags import Argument, Flag, Given
-from fedsched.verbs.lookup import PAGE
+from fedsched.verbs.named import apply_named, delete_named, list_named
 from fedsched.verbs.terminal import Terminal
 from fedsched.verbs.verb import JSON, OK, TEMPLATE, Verbs
-from fedsched.verbs.view import as_json, columns, pairs
+from fedsched.verbs.view import as_json, pairs
 
 VERBS = Verbs()
 NAME = Argument("name", "name of the namespace")
@@ -27,17 +24,7 @@ NAME = Argument("name", "name of the namespace")
 
 @VERBS.verb("namespace list", "list namespaces", flags=(JSON, TEMPLATE))
 def list_(terminal: Terminal, given: Given) -> int:
-    found: list[Namespace] = []
-    token = ""
-    while True:
-        reply = terminal.client.call(NAMESPACE_LIST, ListRequest(per_page=PAGE, next_token=token))
-        found += reply.namespaces
-        token = reply.next_token
-        if not token:
-            break
-    if not terminal.formatted(given, lambda: [to_api(one) for one in found]):
-        terminal.write(_table(found))
-    return OK
+    return list_named(terminal, given, NAMESPACE_LIST, lambda reply: reply.namespaces)
 
 
 @VERBS.verb(
@@ -48,10 +35,8 @@ def list_(terminal: Terminal, given: Given) -> int:
 )
 def apply(terminal: Terminal, given: Given) -> int:
     wanted = Namespace(name=given["name"], description=given["description"] or "")
-    reply = terminal.client.call(NAMESPACE_UPSERT, NamespaceUpsertRequest(namespace=wanted))
-    if not terminal.formatted(given, lambda: to_api(reply)):
-        terminal.say(f'Successfully applied namespace "{wanted.name}"!')
-    return OK
+    request = NamespaceUpsertRequest(namespace=wanted)
+    return apply_named(terminal, given, NAMESPACE_UPSERT, request, f'namespace "{wanted.name}"')
 
 
 @VERBS.verb("namespace status", "show one namespace", flags=(JSON, TEMPLATE), arguments=(NAME,))
@@ -76,11 +61,4 @@ def inspect(terminal: Terminal, given: Given) -> int:
 
 @VERBS.verb("namespace delete", "forget a namespace that has no jobs", flags=(JSON,), arguments=(NAME,))
 def delete(terminal: Terminal, given: Given) -> int:
-    reply = terminal.client.call(NAMESPACE_DELETE, NameRequest(name=given["name"]))
-    if not terminal.formatted(given, lambda: to_api(reply)):
-        terminal.say(f'Successfully deleted namespace "{given["name"]}"!')
-    return OK
-
-
-def _table(found: Sequence[Namespace]) -> str:
-    return columns(("Name", "Description"), [(one.name, one.description) for one in found])
+    return delete_named(terminal, given, NAMESPACE_DELETE, given["name"], f'namespace "{given["name"]}"')

@@ -29,6 +29,7 @@ ENABLE = Flag("enable", "switch it on", bool)
 DISABLE = Flag("disable", "switch it off", bool)
 DEFAULT_DEADLINE = "1h"
 WAIT_S = 2.0
+WATCHING = "Ctrl-C to stop monitoring: will not cancel the node drain"
 
 
 @VERBS.verb(
@@ -58,6 +59,7 @@ def drain(terminal: Terminal, given: Given) -> int:
         raise BadUsage("one of -enable, -disable and -monitor is needed", hint="-enable empties the node")
     stub = find_node(terminal, given["node"])
     if given["monitor"]:
+        _say(terminal, WATCHING)
         return _watch(terminal, stub)
     if not _is_sure(terminal, given, stub):
         terminal.say("Cancelled")
@@ -75,6 +77,8 @@ def drain(terminal: Terminal, given: Given) -> int:
     if strategy is None:
         terminal.say(f'Node "{stub.id}" drain strategy unset')
         return OK
+    if not given["detach"]:
+        _say(terminal, WATCHING)
     _say(terminal, f'Node "{stub.id}" drain strategy set')
     return OK if given["detach"] else _watch(terminal, stub)
 
@@ -109,7 +113,8 @@ def purge(terminal: Terminal, given: Given) -> int:
         return FAILED
     reply = terminal.client.call(NODE_DEREGISTER, NodesRequest(node_ids=(stub.id,)))
     if not terminal.formatted(given, lambda: to_api(reply)):
-        terminal.say(f'Node "{stub.id}" forgotten; {len(reply.eval_ids)} jobs are evaluated')
+        jobs = len(reply.eval_ids)
+        terminal.say(f'Node "{stub.id}" forgotten; {jobs} job{"s are" if jobs != 1 else " is"} evaluated')
     return OK
 
 
@@ -147,8 +152,7 @@ def _is_sure(terminal: Terminal, given: Given, stub: NodeListStub) -> bool:
 
 def _watch(terminal: Terminal, stub: NodeListStub) -> int:
     """Tell what happens to the node's allocations until the drain is over and all of them have stopped."""
-    _say(terminal, "Ctrl-C to stop monitoring: will not cancel the node drain")
-    known: dict[str, tuple[bool, str]] = {}
+    known: dict[str, tuple[bool, bool, str]] = {}
     is_over = False
     index = 0
     while True:
@@ -157,13 +161,16 @@ def _watch(terminal: Terminal, stub: NodeListStub) -> int:
         ).allocs
         index = terminal.client.last.index
         for one in allocs:
-            is_marked = one.desired_transition.migrate is True
-            before = known.get(one.id, (False, one.client_status.value))
-            known[one.id] = (is_marked, one.client_status.value)
-            if is_marked and not before[0]:
+            is_marked, client = one.desired_transition.migrate is True, one.client_status.value
+            is_draining = is_marked and one.desired_status.is_terminal
+            was_marked, was_draining, before = known.get(one.id, (False, False, client))
+            known[one.id] = (is_marked, is_draining, client)
+            if is_marked and not was_marked:
                 _say(terminal, f'Alloc "{one.id}" marked for migration')
-            if one.client_status.value != before[1]:
-                _say(terminal, f'Alloc "{one.id}" status {before[1]} -> {one.client_status.value}')
+            if is_draining and not was_draining:
+                _say(terminal, f'Alloc "{one.id}" draining')
+            if client != before:
+                _say(terminal, f'Alloc "{one.id}" status {before} -> {client}')
         if not is_over and not terminal.client.call(NODE_GET, NodeRequest(node_id=stub.id)).node.drain:
             _say(terminal, f"Drain complete for node {stub.id}")
             is_over = True

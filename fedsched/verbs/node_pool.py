@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fedsched.model.node_pool import NodePool
 from fedsched.model.record import to_api
-from fedsched.rpc.methods.paging import ListRequest
 from fedsched.rpc.methods.places import (
     NODE_POOL_DELETE,
     NODE_POOL_GET,
@@ -17,9 +16,10 @@ from fedsched.rpc.methods.places import (
 )
 from fedsched.verbs.finding import job_table, node_table
 from fedsched.verbs.flags import Argument, Flag, Given
+from fedsched.verbs.named import apply_named, delete_named, list_named
 from fedsched.verbs.terminal import Terminal
 from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
-from fedsched.verbs.view import columns, pairs
+from fedsched.verbs.view import pairs
 
 VERBS = Verbs()
 POOL = Argument("pool", "name of the node pool")
@@ -27,10 +27,7 @@ POOL = Argument("pool", "name of the node pool")
 
 @VERBS.verb("node pool list", "list node pools", flags=(JSON, TEMPLATE))
 def list_(terminal: Terminal, given: Given) -> int:
-    found = terminal.client.call(NODE_POOL_LIST, ListRequest()).node_pools
-    if not terminal.formatted(given, lambda: [to_api(one) for one in found]):
-        terminal.write(columns(("Name", "Description"), [(one.name, one.description) for one in found]))
-    return OK
+    return list_named(terminal, given, NODE_POOL_LIST, lambda reply: reply.node_pools)
 
 
 @VERBS.verb("node pool info", "show one node pool", flags=(JSON, TEMPLATE), arguments=(POOL,))
@@ -52,18 +49,13 @@ def info(terminal: Terminal, given: Given) -> int:
 )
 def apply(terminal: Terminal, given: Given) -> int:
     wanted = NodePool(name=given["pool"], description=given["description"] or "")
-    reply = terminal.client.call(NODE_POOL_UPSERT, NodePoolUpsertRequest(node_pool=wanted))
-    if not terminal.formatted(given, lambda: to_api(reply)):
-        terminal.say(f'Successfully applied node pool "{wanted.name}"!')
-    return OK
+    request = NodePoolUpsertRequest(node_pool=wanted)
+    return apply_named(terminal, given, NODE_POOL_UPSERT, request, f'node pool "{wanted.name}"')
 
 
 @VERBS.verb("node pool delete", "forget a node pool that nothing uses", flags=(JSON,), arguments=(POOL,))
 def delete(terminal: Terminal, given: Given) -> int:
-    reply = terminal.client.call(NODE_POOL_DELETE, NameRequest(name=given["pool"]))
-    if not terminal.formatted(given, lambda: to_api(reply)):
-        terminal.say(f'Successfully deleted node pool "{given["pool"]}"!')
-    return OK
+    return delete_named(terminal, given, NODE_POOL_DELETE, given["pool"], f'node pool "{given["pool"]}"')
 
 
 @VERBS.verb("node pool nodes", "list the nodes of a pool", flags=(VERBOSE, JSON, TEMPLATE), arguments=(POOL,))

@@ -57,7 +57,7 @@ def get_config(terminal: Terminal, given: Given) -> int:
     doc="Changes the settings that are named and leaves the others as they are.",
     flags=(
         Flag("check-index", "only if the settings are still at this modify index", int, value="index"),
-        Flag("scheduler-algorithm", "binpack or spread", value="name"),
+        Flag("scheduler-algorithm", "binpack, spread or balanced", value="name"),
         *(Flag(flag, doc, bool) for flag, _, doc in SWITCHES),
         *(Flag(flag, f"let {flag.split('-')[1]} jobs evict lower priorities", bool) for _, flag, _ in PREEMPTION),
         JSON,

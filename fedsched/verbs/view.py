@@ -72,6 +72,12 @@ def ago(ns: int, now_ns: int) -> str:
     return "N/A" if not ns else f"{span(max(0, now_ns - ns) / 1e9)} ago"
 
 
+def quoted(text: str) -> str:
+    """Give a word as a shell takes it; short because `shlex` costs an import of `re`."""
+    is_plain = text and all(char.isalnum() or char in "-_./:=,@+" for char in text)
+    return text if is_plain else "'" + text.replace("'", "'\\''") + "'"
+
+
 def width(text: str) -> int:
     """Count the terminal cells a text takes: wide characters two, combining ones none."""
     if text.isascii():

@@ -44,6 +44,13 @@ class TypingPerson(io.StringIO):
         return True
 
 
+class Screen(io.StringIO):
+    """Standard output that somebody looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def fedsched(
     line: str,
     answers: Mapping[Method[Any, Any], Answer] | None = None,
@@ -51,9 +58,13 @@ def fedsched(
     typed: str | None = None,
     stdin: str = "",
     environ: Mapping[str, str] | None = None,
+    screen: bool = False,
 ) -> Seen:
-    """Run it. `typed` is what a person at the terminal answers to questions, `stdin` what is piped in."""
-    out, err = io.StringIO(), io.StringIO()
+    """Run it. `typed` is what a person at the terminal answers to questions, `stdin` what is piped in.
+
+    With `screen` the output is one that can be drawn over.
+    """
+    out, err = Screen() if screen else io.StringIO(), io.StringIO()
     with fake_agent({**NOTHING_THERE, **(answers or {})}) as agent:
         terminal = Terminal(
             out,

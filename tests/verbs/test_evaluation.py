@@ -50,7 +50,7 @@ def test_one_page_says_where_the_next_begins() -> None:
     seen = fedsched("eval list -per-page 1", {EVAL_LIST: listing(FIRST, SECOND)})
 
     assert "22222222  50" not in seen.out
-    assert seen.out.endswith(f"\nfedsched eval list -page-token {SECOND.id}\n")
+    assert seen.out.endswith(f"\nfedsched eval list -per-page 1 -page-token {SECOND.id}\n")
     following = fedsched(f"eval list -per-page 1 -page-token {SECOND.id}", {EVAL_LIST: listing(FIRST, SECOND)})
     assert following.out.splitlines()[1].startswith("22222222")
 
@@ -114,7 +114,31 @@ def test_status_can_follow_it() -> None:
 def test_one_character_several_matches_and_none() -> None:
     answers = {EVAL_LIST: listing(FIRST, an_evaluation("11112222"))}
 
-    assert fedsched("eval status 1", answers).err == "Error: Identifier must contain at least two characters.\n"
+    short = fedsched("eval status 1", answers)
+    assert short.err.startswith("Error: Identifier must contain at least two characters.\n")
     assert fedsched("eval status 11", answers).err.startswith("Error: Prefix matched multiple evaluations\n\nID ")
-    assert fedsched("eval status ff", answers).err == 'Error: No evaluation(s) with prefix or id "ff" found\n'
+    none = fedsched("eval status ff", answers)
+    assert none.err.startswith('Error: No evaluation(s) with prefix or id "ff" found\n')
+    assert "`fedsched eval list` lists them" in none.err
     assert fedsched("eval status 11", answers).code == 1
+
+
+def test_a_filter_keeps_what_it_holds_for_page_by_page() -> None:
+    answers = {EVAL_LIST: listing(FIRST, SECOND, an_evaluation("33333333"), page=1)}
+
+    some = fedsched("eval list -filter 'Status == pending'", answers)
+    first = fedsched("eval list -per-page 1 -filter 'Status == \"pending\"'", answers)
+
+    assert [line[:8] for line in some.out.splitlines()[1:]] == ["11111111", "33333333"]
+    assert first.out.splitlines()[1].startswith("11111111")
+    assert first.out.endswith(
+        "fedsched eval list -filter 'Status == \"pending\"' -per-page 1"
+        " -page-token 33333333-0000-4000-8000-000000000000\n"
+    )
+
+
+def test_a_filter_that_makes_no_sense_is_refused() -> None:
+    answers = {EVAL_LIST: listing(FIRST)}
+
+    assert "Filter expression cannot be used with other" in fedsched("eval list -job web -filter 'a == b'", answers).err
+    assert "did you mean Status?" in fedsched("eval list -filter 'Staus == b'", answers).err

@@ -304,7 +304,9 @@ def test_several_matches_are_listed_and_none_is_said() -> None:
     assert several.code == 1
 
     none = fedsched("job status x", answers)
-    assert (none.code, none.err) == (1, 'Error: No job(s) with prefix or id "x" found\n')
+    assert none.code == 1
+    assert none.err.startswith('Error: No job(s) with prefix or id "x" found\n')
+    assert "`fedsched job status` lists them" in none.err
 
 
 def test_a_list_that_does_not_move_on_is_given_up() -> None:

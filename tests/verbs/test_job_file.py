@@ -236,7 +236,7 @@ def test_json_jobs_are_validated_too() -> None:
     assert '* TaskGroups[0].Tasks: group "front": Missing tasks for task group' in seen.out
 
 
-@pytest.mark.parametrize("flag", ["", "-short "])
+@pytest.mark.parametrize("flag", ["", "-short ", "-connect ", "-connect -short "])
 def test_the_example_job_is_valid(flag: str) -> None:
     assert fedsched(f"job init {flag}").out.startswith("Example job file written to example.nomad.hcl\n")
 

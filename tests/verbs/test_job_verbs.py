@@ -17,7 +17,7 @@ from fedsched.model.diff_annotations import annotated
 from fedsched.model.errors import BadRequest
 from fedsched.model.evaluation import Evaluation, EvaluationStatus
 from fedsched.model.group import TaskGroup
-from fedsched.model.job import JobVersionTag, ParameterizedJobConfig, PeriodicConfig
+from fedsched.model.job import JobSubmission, JobVersionTag, ParameterizedJobConfig, PeriodicConfig
 from fedsched.model.node import DriverInfo, Node, NodeStatus
 from fedsched.model.plan import DesiredUpdates, PlanAnnotations
 from fedsched.model.scaling import JobScaleStatus, ScalingEvent, TaskGroupScaleStatus
@@ -344,3 +344,36 @@ def test_the_node_a_driver_is_healthy_on_says_so() -> None:
     answers = {nodes.NODE_GET: lambda _: nodes.NodeGetReply(node=found)}
 
     assert "Driver Status   = exec\n" in run(f"node status {node.id}", HAS_NODE, answers).out
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"periodic": PeriodicConfig(specs=("0 12 * * *",))}, "2026-08-21T12:00:00Z (1h26m from now)"),
+        ({"periodic": PeriodicConfig(specs=("0 12 * * *",)), "stop": True}, "none (stopped)"),
+        ({"periodic": PeriodicConfig(specs=("@daily",), enabled=False)}, "none (not enabled)"),
+        ({"periodic": PeriodicConfig(specs=("0 0 30 2 *",))}, "never"),
+    ],
+)
+def test_a_periodic_job_says_when_it_is_launched_next(fields: dict[str, Any], words: str) -> None:
+    job = a_job(type="batch", **fields)
+    answers = {
+        jobs.JOB_LIST: lambda request: jobs.JobListReply(jobs=() if "/" in request.prefix else (job_stub(job, None),)),
+        jobs.JOB_GET: lambda _: jobs.JobGetReply(job=job),
+    }
+
+    assert f"Next Periodic Launch = {words}\n" in run("job status web", answers).out
+
+
+def test_the_text_of_a_job_can_be_had_again() -> None:
+    asked = []
+
+    def submission(request: extras.JobSubmissionRequest) -> extras.JobSubmissionReply:
+        asked.append(request.version)
+        return extras.JobSubmissionReply(submission=JobSubmission(source='job "web" {}', format="hcl2"))
+
+    answers = {extras.JOB_SUBMISSION: submission, jobs.JOB_GET: lambda _: jobs.JobGetReply(job=a_job(version=3))}
+
+    assert run("job inspect -hcl web", HAS_JOB, answers).out == 'job "web" {}\n'
+    assert run("job inspect -hcl -version 1 web", HAS_JOB, answers).code == 0
+    assert asked == [3, 1]

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from fedsched.model.alloc import Allocation, AllocDeploymentStatus, ClientStatus, DesiredTransition
+from fedsched.model.alloc import (
+    Allocation,
+    AllocDeploymentStatus,
+    ClientStatus,
+    DesiredStatus,
+    DesiredTransition,
+    RescheduleTracker,
+)
 from fedsched.model.alloc_metric import AllocMetric, NodeScoreMeta
 from fedsched.model.deployment import DeploymentState, DeploymentStatus
+from fedsched.model.evaluation import Evaluation, EvaluationStub
 from fedsched.model.namespace import Namespace
 from fedsched.model.network import PortMapping
 from fedsched.model.node import Eligibility, Node
 from fedsched.model.node_pool import NodePool
+from fedsched.model.plan import DesiredUpdates, PlanAnnotations
 from fedsched.model.resources import AllocatedResources, AllocatedSharedResources, AllocatedTaskResources
 from fedsched.model.summary import job_stub
 from fedsched.model.task_state import TaskEvent, TaskState, TaskStatus
 from fedsched.rpc.methods import alloc as allocs
 from fedsched.rpc.methods import deployment as deployments
 from fedsched.rpc.methods import evaluation as evaluations
+from fedsched.rpc.methods import job_extras as extras
 from fedsched.rpc.methods import node as nodes
 from fedsched.rpc.methods import places
 from tests.verbs.commands import NOW_NS, STAMP
@@ -29,6 +41,7 @@ from tests.verbs.scenes import (
     DEPLOYMENT,
     EVAL,
     HAS_DEPLOYMENT,
+    HAS_JOB,
     HAS_NODE,
     NODE,
     a_deployment,
@@ -88,7 +101,7 @@ def test_eligibility_is_set_in_one_line() -> None:
 
 def test_a_drain_is_watched_until_all_have_stopped() -> None:
     marked = a_stub(desired_transition=DesiredTransition(migrate=True), client_status=ClientStatus.RUNNING)
-    ended = a_stub(desired_transition=DesiredTransition(migrate=True), client_status=ClientStatus.COMPLETE)
+    ended = replace(marked, desired_status=DesiredStatus.STOP, client_status=ClientStatus.COMPLETE)
     answers = {
         nodes.NODE_DRAIN: lambda _: nodes.NodeWriteReply(),
         nodes.NODE_ALLOCS: in_sequence(nodes.NodeAllocsReply(allocs=(marked,)), nodes.NodeAllocsReply(allocs=(ended,))),
@@ -96,10 +109,11 @@ def test_a_drain_is_watched_until_all_have_stopped() -> None:
     seen = run(f"node drain -enable -deadline 30m -m why -meta a=b {NODE}", HAS_NODE, answers)
 
     assert seen.out.splitlines() == [
-        f'{STAMP}: Node "{NODE}" drain strategy set',
         f"{STAMP}: Ctrl-C to stop monitoring: will not cancel the node drain",
+        f'{STAMP}: Node "{NODE}" drain strategy set',
         f'{STAMP}: Alloc "{ALLOC}" marked for migration',
         f"{STAMP}: Drain complete for node {NODE}",
+        f'{STAMP}: Alloc "{ALLOC}" draining',
         f'{STAMP}: Alloc "{ALLOC}" status running -> complete',
         f'{STAMP}: All allocations on node "{NODE}" have stopped',
     ]
@@ -150,7 +164,7 @@ def test_draining_and_purging_by_prefix_ask_first() -> None:
     }
     assert run("node drain -enable 6e01", HAS_NODE, done, typed="n\n").code == 1
     assert run("node purge 6e01", HAS_NODE, done, typed="n\n").code == 1
-    assert run("node purge -yes 6e01", HAS_NODE, done).out.endswith("1 jobs are evaluated\n")
+    assert run("node purge -yes 6e01", HAS_NODE, done).out.endswith("1 job is evaluated\n")
 
 
 def test_node_pools_and_namespaces_have_their_verbs() -> None:
@@ -324,3 +338,67 @@ def test_a_monitored_deployment_prints_each_change_once_and_how_it_ends() -> Non
         )
     }
     assert run("deployment status -monitor 51c9", HAS_DEPLOYMENT, failed).code == 1
+
+
+HAS_ALLOC: Mapping[Any, Any] = {
+    allocs.ALLOC_LIST: lambda _: allocs.AllocListReply(allocs=(a_stub(),)),
+    allocs.ALLOC_GET: lambda _: allocs.AllocGetReply(alloc=an_alloc()),
+    allocs.ALLOC_STOP: lambda _: allocs.AllocStopReply(eval_id=EVAL),
+}
+
+
+def test_lists_of_allocations_can_be_had_as_json_and_say_when_they_are_empty() -> None:
+    of_job = {extras.JOB_ALLOCS: lambda _: extras.JobAllocsReply(allocs=(a_stub(),))}
+
+    assert json.loads(run("alloc list -json", HAS_ALLOC).out)[0]["ID"] == ALLOC
+    assert json.loads(run("job allocs -json web", HAS_JOB, of_job).out)[0]["ID"] == ALLOC
+    assert json.loads(run("alloc stop -json a3d1", HAS_ALLOC).out)["EvalID"] == EVAL
+    empty = {allocs.ALLOC_LIST: lambda _: allocs.AllocListReply()}
+    assert run("alloc list", empty).out == "No allocations found\n"
+    assert run("job allocs web", HAS_JOB).out == "No allocations placed\n"
+
+
+def test_an_allocation_tells_its_story() -> None:
+    told = replace(
+        an_alloc(),
+        reschedule_tracker=RescheduleTracker(events=()),
+        followup_eval_id=EVAL,
+        preempted_by_allocation=ALLOC,
+        allocated_resources=None,
+        metrics=AllocMetric(nodes_evaluated=1, nodes_in_pool=1, nodes_exhausted=1, coalesced_failures=2),
+    )
+    seen = run("alloc status a3d1", HAS_ALLOC, {allocs.ALLOC_GET: lambda _: allocs.AllocGetReply(alloc=told)}).out
+
+    for line in (
+        "Reschedule Attempts  = 0",
+        "Followup Eval ID     = 8f0b2a77",
+        "Preempted By         = a3d1f1b9",
+        "  * Resources exhausted on 1 nodes",
+    ):
+        assert f"{line}\n" in seen
+    assert "Task Resources" not in seen
+    assert "Allocation Addresses" not in seen
+
+
+def test_an_evaluation_shows_what_it_planned_placed_and_could_not_place() -> None:
+    one = Evaluation(
+        id=EVAL,
+        job_id="web",
+        type="service",
+        related_evals=(EvaluationStub(id=DEPLOYMENT, status="blocked"),),
+        plan_annotations=PlanAnnotations(desired_tg_updates={"front": DesiredUpdates(place=2)}),
+        failed_tg_allocs={"front": AllocMetric(nodes_evaluated=1, nodes_in_pool=1, nodes_exhausted=1)},
+    )
+    answers = {
+        evaluations.EVAL_LIST: lambda _: evaluations.EvaluationListReply(evaluations=(one,)),
+        evaluations.EVAL_GET: lambda _: evaluations.EvaluationGetReply(evaluation=one),
+        evaluations.EVAL_ALLOCS: lambda _: evaluations.EvaluationAllocsReply(allocs=(a_stub(),)),
+        evaluations.EVAL_DELETE: lambda _: evaluations.EvaluationDeleteReply(count=1),
+    }
+    seen = run("eval status 8f0b", answers).out
+
+    assert "Related Evaluations\nID        Priority  Triggered By  Node ID  Status\n51c9e0d4" in seen
+    assert "Plan Annotations\nTask Group  Ignore  Place  Stop  InPlace  Destructive\nfront       0       2" in seen
+    assert "Placed Allocations\nID        Node ID" in seen
+    assert 'Failed Placements\nTask Group "front" (failed to place 1 allocation):\n' in seen
+    assert run("eval delete 8f0b", answers).out == "Successfully deleted 1 evaluation\n"
