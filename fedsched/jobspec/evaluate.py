@@ -10,7 +10,7 @@ and depth, and the tree's depth was bounded when it was read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fedsched.jobspec.calls import call
 from fedsched.jobspec.context import Context, refuse
@@ -46,6 +46,8 @@ from fedsched.jobspec.values import Value, make_object, make_tuple, number, stri
 
 __all__ = ["Context", "value"]
 
+T = TypeVar("T")
+
 
 def value(expr: Expr, context: Context) -> Value:
     """The value of an expression. Raises `JobfileProblems`, each problem with its place."""
@@ -62,11 +64,16 @@ def value(expr: Expr, context: Context) -> Value:
 
 def all_values(exprs: Sequence[Expr], context: Context) -> list[Value]:
     """Several at once; problems of all of them are gathered."""
-    found: list[Value] = []
+    return _gathered(value, exprs, context)
+
+
+def _gathered(read: Callable[[Expr, Context], T], exprs: Sequence[Expr], context: Context) -> list[T]:
+    """What is read from each; everything that is wrong with any of them is told at once."""
+    found: list[T] = []
     problems: list[Problem] = []
     for expr in exprs:
         try:
-            found.append(value(expr, context))
+            found.append(read(expr, context))
         except TooMuch:
             raise
         except JobfileProblems as error:
@@ -211,20 +218,7 @@ def _interpolation(expr: Interpolation, context: Context) -> Value:
 
 
 def _template(expr: Template, context: Context) -> Value:
-    texts: list[str] = []
-    problems: list[Problem] = []
-    for part in expr.parts:
-        try:
-            texts.append(_part_text(part, context))
-        except TooMuch:
-            raise
-        except JobfileProblems as error:
-            problems += error.problems
-            if len(problems) > MAX_PROBLEMS:
-                break
-    if problems:
-        raise JobfileProblems(problems)
-    result = "".join(texts)
+    result = "".join(_gathered(_part_text, expr.parts, context))
     context.budget.produce(len(result), expr.span)
     return string(result)
 

@@ -142,3 +142,86 @@ job "example" {
   }
 }
 """
+
+CONNECT: Final = """\
+# Two groups that talk to each other through sidecars: neither needs to know where the other runs, and what goes
+# between them is encrypted. The images stand for your own.
+job "countdash" {
+  # Serves the count. It has no port on its host: only its sidecar can be reached.
+  group "api" {
+    shutdown_delay = "5s"
+
+    network {
+      mode = "bridge"
+    }
+
+    service {
+      name = "count-api"
+      port = "9001"
+
+      connect {
+        sidecar_service {}
+      }
+    }
+
+    task "web" {
+      driver = "docker"
+
+      config {
+        image = "counter-api:v3"
+      }
+    }
+  }
+
+  # Shows the count, on port 9002 of its host.
+  group "dashboard" {
+    shutdown_delay = "5s"
+
+    network {
+      mode = "bridge"
+
+      port "http" {
+        static = 9002
+        to     = 9002
+      }
+    }
+
+    service {
+      name = "count-dashboard"
+      port = "http"
+
+      connect {
+        sidecar_service {
+          proxy {
+            # The sidecar makes count-api appear as a port of this group's own loopback device.
+            upstreams {
+              destination_name = "count-api"
+              local_bind_port  = 8080
+            }
+          }
+        }
+      }
+    }
+
+    task "dashboard" {
+      driver = "docker"
+
+      env {
+        COUNTING_SERVICE_URL = "http://${NOMAD_UPSTREAM_ADDR_count_api}"
+      }
+
+      config {
+        image = "counter-dashboard:v3"
+      }
+    }
+  }
+}
+"""
+
+
+def text_of(*, short: bool, connect: bool) -> str:
+    """Give the example that was asked for."""
+    if not connect:
+        return SHORT if short else FULL
+    lines = CONNECT.splitlines(keepends=True)
+    return "".join(line for line in lines if not short or not line.lstrip().startswith("#"))

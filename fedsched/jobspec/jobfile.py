@@ -8,7 +8,7 @@ names and values, and of the job as a whole are reported together, in the order 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -61,10 +61,15 @@ class Rules:
     max_priority: int
     max_count: int
     texts: TextChecks
+    own_types: Container[str] = ()
 
     def problems(self, job: Job) -> Iterator[ModelProblem]:
         found = job_problems(
-            canonicalise(job), max_priority=self.max_priority, max_count=self.max_count, texts=self.texts
+            canonicalise(job),
+            max_priority=self.max_priority,
+            max_count=self.max_count,
+            texts=self.texts,
+            own_types=self.own_types,
         )
         return flat(found)
 
@@ -136,12 +141,14 @@ def check(
     max_priority: int = MAX_PRIORITY,
     max_count: int = MAX_COUNT,
     texts: TextChecks = GRAMMAR,
+    own_types: Container[str] = (),
 ) -> Checked:
     """Read a job file of any form and say everything that is wrong with it, and what is unwise.
 
-    The limits are a region's own settings; `texts` says who judges patterns, versions and cron lines.
+    The limits are a region's own settings; `texts` says who judges patterns, versions and cron lines, and `own_types`
+    which job types are served besides those built in.
     """
-    rules = Rules(max_priority, max_count, texts)
+    rules = Rules(max_priority, max_count, texts, own_types)
     try:
         api = _api_form(text, filename, is_api_json)
         if api is not None:

@@ -30,6 +30,19 @@ class JobType(StrEnum):
     SYSBATCH = "sysbatch"
 
 
+def is_type_name(text: str) -> bool:
+    """Whether a job type may be called so: a letter, then letters, digits and dashes, at most 64."""
+    return len(text) <= 64 and text.isascii() and text[:1].isalpha() and text.replace("-", "").isalnum()
+
+
+def behaves_as(job_type: str) -> JobType:
+    """The built-in type whose rules and defaults hold for jobs of this type.
+
+    A type that somebody's own scheduler serves is a service job in everything but where it is placed.
+    """
+    return JobType(job_type) if job_type in set(JobType) else JobType.SERVICE
+
+
 class JobStatus(StrEnum):
     PENDING = "pending"
     RUNNING = "running"

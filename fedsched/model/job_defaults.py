@@ -22,6 +22,7 @@ from fedsched.model.job import (
     JobType,
     ParameterizedJobConfig,
     PeriodicConfig,
+    behaves_as,
 )
 from fedsched.model.network import NetworkResource, Port
 from fedsched.model.policies import (
@@ -98,21 +99,23 @@ def _parameterized(config: ParameterizedJobConfig | None) -> ParameterizedJobCon
 
 def _inherit(group: TaskGroup, job: Job) -> TaskGroup:
     """Give the job's own policies to a group that says nothing, where the job's type has such policies."""
+    kind = behaves_as(job.type)
     return replace(
         group,
-        reschedule_policy=group.reschedule_policy or (job.reschedule if job.type in RESCHEDULE else None),
-        migrate=group.migrate or (job.migrate if job.type in WITH_MIGRATE else None),
+        reschedule_policy=group.reschedule_policy or (job.reschedule if kind in RESCHEDULE else None),
+        migrate=group.migrate or (job.migrate if kind in WITH_MIGRATE else None),
     )
 
 
 def _group(group: TaskGroup, job: Job) -> TaskGroup:
-    restart = group.restart_policy or RESTART.get(job.type)
+    kind = behaves_as(job.type)
+    restart = group.restart_policy or RESTART[kind]
     return replace(
         group,
         restart_policy=restart,
-        reschedule_policy=group.reschedule_policy or RESCHEDULE.get(job.type),
-        update=group.update or (UPDATE if job.type in WITH_UPDATE else None),
-        migrate=group.migrate or (MIGRATE if job.type in WITH_MIGRATE else None),
+        reschedule_policy=group.reschedule_policy or RESCHEDULE.get(kind),
+        update=group.update or (UPDATE if kind in WITH_UPDATE else None),
+        migrate=group.migrate or (MIGRATE if kind in WITH_MIGRATE else None),
         disconnect=_disconnect(group.disconnect or _old_disconnect(group)),
         networks=tuple(_network(network) for network in group.networks),
         services=tuple(_service(service, job, group, "") for service in group.services),

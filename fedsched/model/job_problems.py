@@ -7,7 +7,7 @@ the state (does the namespace exist?) belongs to admission.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from fedsched.model import ids
 from fedsched.model.constraint_problems import placement_problems
@@ -39,13 +39,21 @@ Found = Iterator[Problem]
 
 
 def problems(
-    job: Job, *, max_priority: int = MAX_PRIORITY, max_count: int = MAX_COUNT, texts: TextChecks = GRAMMAR
+    job: Job,
+    *,
+    max_priority: int = MAX_PRIORITY,
+    max_count: int = MAX_COUNT,
+    texts: TextChecks = GRAMMAR,
+    own_types: Container[str] = (),
 ) -> list[Problem]:
     """Give everything that is wrong with a job, in the order of its parts.
 
     `texts` says who judges patterns, versions and cron lines: those who will run them, where they are at hand.
+    `own_types` has the types that are not built in and yet served; it is asked only about such a one.
     """
     found = [problem for rule in _JOB_RULES for problem in rule(job, texts)]
+    if any(problem.path == "Type" for problem in found) and job.type in own_types:
+        found = [problem for problem in found if problem.path != "Type"]
     if not 1 <= job.priority <= max_priority:
         hint = f"{job.priority} is outside"
         found.append(Problem("Priority", f"job priority must be between [1, {max_priority}]", hint=hint))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedsched.model.api_form import from_api, tidy, to_api
-from fedsched.model.job import Job, JobType
+from fedsched.model.job import Job, behaves_as
 from fedsched.model.job_defaults import MIGRATE, RESCHEDULE, RESTART, UPDATE, WITH_MIGRATE, WITH_UPDATE
 from fedsched.model.policies import NO_UPDATE
 from fedsched.model.service import CheckRestart
@@ -45,7 +45,7 @@ def _is_job(value: Tree) -> bool:
 
 
 def _fill_job(job: Tree) -> None:
-    kind = job.get("Type") or JobType.SERVICE.value
+    kind = behaves_as(job.get("Type") or "")
     for group in job.get("TaskGroups", ()):
         _fill_group(group, job, kind)
     said = job.pop("Update", {})

@@ -109,7 +109,8 @@ def _networks(group: TaskGroup, path: str) -> Found:
     labels = port_labels(group)
     for i, service in enumerate(group.services):
         label = service.port_label
-        if label and label not in labels and "${" not in label:
+        is_in_mesh = service.connect is not None and label.isdecimal()  # a port within the group, for its sidecar
+        if label and label not in labels and "${" not in label and not is_in_mesh:
             text = f'service "{service.name}" names port "{label}", which no network of the group has'
             yield Problem(f"{path}.Services[{i}].PortLabel", text)
 

@@ -59,6 +59,6 @@ class InvalidJob(BadRequest):
 
     code = "invalid_job"
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[Problem], *, hint: str = "") -> None:
         self.problems = tuple(problems)
-        super().__init__(error_text(self.problems))
+        super().__init__(error_text(self.problems), hint=hint)

@@ -31,7 +31,7 @@ class SchedulerConfiguration(Record):
     memory_oversubscription_enabled: bool = False
     reject_job_registration: bool = False
     pause_eval_broker: bool = False
-    node_limit_for_feasibility_checks: Annotated[int, "Kept for compatibility; every node is looked at."] = 0
+    node_limit_for_feasibility_checks: Annotated[int, "Kept for compatibility; every node is looked at."] = 100
     create_index: Index = 0
     modify_index: Index = 0
 

@@ -12,7 +12,14 @@ from typing import Any
 
 from fedsched.model.api_form import to_api
 from fedsched.model.constraint import Affinity, Spread
-from fedsched.model.job import DEFAULT_NAMESPACE, DEFAULT_PRIORITY, DEFAULT_REGION, JobType, PeriodicConfig
+from fedsched.model.job import (
+    DEFAULT_NAMESPACE,
+    DEFAULT_PRIORITY,
+    DEFAULT_REGION,
+    JobType,
+    PeriodicConfig,
+    behaves_as,
+)
 from fedsched.model.job_defaults import CONSUL, MIGRATE, RESCHEDULE, RESTART, UPDATE, WITH_MIGRATE, WITH_UPDATE
 from fedsched.model.policies import EphemeralDisk
 from fedsched.model.service import CheckRestart
@@ -32,8 +39,8 @@ def with_defaults(job: Tree) -> Tree:
 
 
 def _fill_job(job: Tree) -> None:
-    kind = job.get("Type") or JobType.SERVICE.value
-    _under(job, {"Region": DEFAULT_REGION, "Namespace": DEFAULT_NAMESPACE, "Type": kind})
+    _under(job, {"Region": DEFAULT_REGION, "Namespace": DEFAULT_NAMESPACE, "Type": JobType.SERVICE.value})
+    kind = behaves_as(job["Type"])
     _under(job, {"Priority": DEFAULT_PRIORITY, "AllAtOnce": False, "Name": job.get("ID", "")})
     said_update = job.get("Update") or {}
     if kind in WITH_UPDATE:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,16 +19,17 @@ from numpy.typing import NDArray
 from fedsched.model.alloc_metric import AllocMetric, NodeScoreMeta
 from fedsched.model.resources import Resources
 from fedsched.scheduler.ask import Offer
+from fedsched.scheduler.device_scores import DeviceScores
 from fedsched.scheduler.distinct import HOSTS_REASON, Scope
 from fedsched.scheduler.field import GroupField, JobField
 from fedsched.scheduler.fit import Exhausted, NodeRoom, Sums, sums_of
 from fedsched.scheduler.fleet_plans import Reservation
 from fedsched.scheduler.fleet_usage import Usage
 from fedsched.scheduler.kernel import place
-from fedsched.scheduler.kernel_placed import Placed
+from fedsched.scheduler.kernel_placed import Placed, beside_fit
 from fedsched.scheduler.kernel_request import PlaceRequest, PropertyLimit, SpreadBlock, Verdict
 from fedsched.scheduler.reconcile.held import Held, Roster
-from fedsched.scheduler.score import AFFINITY, Algorithm, tie_seed
+from fedsched.scheduler.score import AFFINITY, DEVICES, Algorithm, tie_seed
 
 Slots = NDArray[np.int64]
 NO_SLOTS: Final[Slots] = np.empty(0, dtype=np.int64)
@@ -43,6 +45,15 @@ class Chosen(NamedTuple):
     metric: AllocMetric
     """How it was decided; with unplaced ones left, also what stood in the way."""
     unplaced: int
+    scores: Mapping[str, NDArray[np.float64]] = {}
+    """What each scored on its node, by scorer; empty if nobody kept score."""
+
+
+class Mark(NamedTuple):
+    """How far a plan had come."""
+
+    counted: int
+    planned: dict[str, int]
 
 
 class Chooser:
@@ -54,20 +65,21 @@ class Chooser:
         self._roster = roster
         self._seed = tie_seed(evaluation_id, field.state.index)
         self._counted: list[Reservation] = []
-        self._aside: dict[int, Reservation] = {}
+        self._aside: dict[int, int] = {}
+        """Allocation slots by position in the roster: those that the plan stops."""
         self._stays = ~roster.client_terminal()
         """Per position in the roster: whether it takes up its place as far as this plan goes."""
         self._groups = (
             np.array([origin.group for origin in roster.origins], dtype=object)[roster.which] if len(roster) else None
         )
         self._planned: dict[str, list[Slots]] = {}
+        self._device_scores = DeviceScores(field.state, field.fleet)
 
     def close(self) -> None:
         """Give the fleet back as it was."""
         for reservation in reversed(self._counted):
             self.fleet.release(reservation)
-        for reservation in self._aside.values():
-            self.fleet.release(reservation)
+        self.fleet.shift_flags(sorted(self._aside.values()), -1, away=True)
         self._counted.clear()
         self._aside.clear()
 
@@ -75,21 +87,34 @@ class Chooser:
 
     def free(self, helds: Iterable[Held]) -> None:
         """The plan stops these: their places may be used."""
-        for held in helds:
-            if held.at not in self._aside:
-                self._stays[held.at] = False
-                self._aside[held.at] = self.fleet.set_aside(np.array([held.slot], dtype=np.int64))
+        new = {held.at: held.slot for held in helds if held.at not in self._aside}
+        if new:
+            self._stays[list(new)] = False
+            self._aside.update(new)
+            self.fleet.shift_flags(sorted(new.values()), 1, away=True)
 
-    def take_back(self, held: Held) -> None:
-        """The plan does not stop this one after all."""
-        reservation = self._aside.pop(held.at, None)
-        if reservation is not None:
-            self.fleet.release(reservation)
-            self._stays[held.at] = True
+    def take_back(self, helds: Iterable[Held]) -> None:
+        """The plan does not stop these after all."""
+        back = {held.at: self._aside.pop(held.at) for held in helds if held.at in self._aside}
+        if back:
+            self._stays[list(back)] = True
+            self.fleet.shift_flags(sorted(back.values()), -1, away=True)
 
     def free_others(self, alloc_slots: Slots) -> None:
         """Allocations of other jobs that the plan evicts."""
         self._counted.append(self.fleet.set_aside(alloc_slots))
+
+    def mark(self) -> Mark:
+        """The new allocations counted so far, to come `back_to`."""
+        return Mark(len(self._counted), {name: len(parts) for name, parts in self._planned.items()})
+
+    def back_to(self, mark: Mark) -> None:
+        """Forget the new allocations that were counted since."""
+        for reservation in reversed(self._counted[mark.counted :]):
+            self.fleet.release(reservation)
+        del self._counted[mark.counted :]
+        for name, parts in self._planned.items():
+            del parts[mark.planned.get(name, 0) :]
 
     def take(self, group: GroupField, node_slots: Slots, offers: Sequence[Offer] | None = None) -> None:
         """Count new allocations of the plan."""
@@ -109,39 +134,57 @@ class Chooser:
         group: GroupField,
         names: Sequence[int] | NDArray[np.int32],
         *,
-        penalty: Slots = NO_SLOTS,
+        avoid: Sequence[Slots] = (),
         only: Slots | None = None,
     ) -> Chosen:
         """Find places for allocations with these names (places in the group), and count them as taken.
 
-        `penalty` are node slots better avoided; with `only`, no others are looked at.
+        `avoid` are, per name, node slots better avoided (nothing: nobody avoids any); with `only`, no others are looked
+        at.
         """
-        return self._choose(group, names, lambda check: self._request(group, len(names), penalty, only, check))
+        if self._device_scores.matters(group) and len(names) > 1:
+            return self._choose_in_turn(group, names, avoid, only)
+        check = _Check(self, group, lambda number, _: int(names[number])) if group.ask.needs_special else None
+        return self._choose(group, check, self._request(group, len(names), avoid, only, check))
 
-    def choose_each(self, group: GroupField, name: int, nodes: Slots) -> Chosen:
-        """Place one allocation of this name on each of these nodes that has room for it."""
-
-        def request(check: _Check | None) -> PlaceRequest:
-            plain = self._request(group, len(nodes), NO_SLOTS, nodes, check)
-            return dataclasses.replace(plain, distinct_hosts=True, taken=None, limits=(), spreads=(), collisions=None)
-
-        return self._choose(group, [name] * len(nodes), request)
-
-    def _choose(
-        self,
-        group: GroupField,
-        names: Sequence[int] | NDArray[np.int32],
-        make_request: Callable[[_Check | None], PlaceRequest],
+    def _choose_in_turn(
+        self, group: GroupField, names: Sequence[int] | NDArray[np.int32], avoid: Sequence[Slots], only: Slots | None
     ) -> Chosen:
-        check = _Check(self, group, names) if group.ask.needs_special else None
-        placed = place(make_request(check))
-        metric = self._metric(group, placed, check)  # before the fleet is touched
+        """The same one by one: which devices are left on a node is part of its score."""
+        parts: list[Chosen] = []
+        for number, name in enumerate(names):
+            parts.append(self.choose(group, [int(name)], avoid=avoid[number : number + 1], only=only))
+            if parts[-1].unplaced:
+                break
+        slots = np.concatenate([one.node_slots for one in parts])
+        scores = {name: np.concatenate([one.scores[name] for one in parts]) for name in parts[0].scores}
+        offers = [offer for one in parts for offer in one.offers or ()]
+        last = parts[-1] if parts[-1].unplaced else parts[0]
+        return Chosen(slots, offers, last.metric, len(names) - len(slots), scores)
+
+    def choose_each(self, group: GroupField, names: Sequence[int], nodes: Slots, *, is_ranked: bool = False) -> Chosen:
+        """Place one allocation on each of these nodes (each named once) that has room for it.
+
+        They come back in another order: best node first. `is_ranked` says that they score like any other of a group;
+        for jobs that run on every node only fit counts.
+        """
+        of_node = dict(zip(nodes.tolist(), names, strict=True))
+        check = _Check(self, group, lambda _, slot: of_node[slot]) if group.ask.needs_special else None
+        request = self._request(group, len(nodes), (), nodes, check)
+        if not is_ranked:
+            request = dataclasses.replace(request, spreads=(), collisions=None, bonuses={})
+        request = dataclasses.replace(request, distinct_hosts=True, taken=None, limits=())
+        return self._choose(group, check, request)
+
+    def _choose(self, group: GroupField, check: _Check | None, request: PlaceRequest) -> Chosen:
+        placed = place(request)
+        metric, scores = self._metric(group, placed, check), placed.scores()  # before the fleet is touched
         offers = check.offers[: len(placed.node_slots)] if check is not None else None
         self.take(group, placed.node_slots, offers)
-        return Chosen(placed.node_slots, offers, metric, placed.unplaced)
+        return Chosen(placed.node_slots, offers, metric, placed.unplaced, scores)
 
     def _request(
-        self, group: GroupField, count: int, penalty: Slots, only: Slots | None, check: _Check | None
+        self, group: GroupField, count: int, avoid: Sequence[Slots], only: Slots | None, check: _Check | None
     ) -> PlaceRequest:
         field, needs = self.field, group.needs
         mask = group.mask
@@ -151,6 +194,7 @@ class Chooser:
             mask = narrow
         mine = self._where(group.group.name)
         hosts = needs.distinct_hosts
+        shunned = {one.tobytes() for one in avoid}
         return PlaceRequest(
             fleet=self.fleet,
             mask=mask,
@@ -158,14 +202,15 @@ class Chooser:
             count=count,
             group_count=group.group.count,
             collisions=mine if len(mine) else None,
-            penalty=penalty if len(penalty) else None,
-            bonuses={AFFINITY: group.affinity} if group.affinity is not None else {},
+            penalty=avoid[0] if len(shunned) == 1 and len(avoid[0]) else None,
+            penalties=tuple(avoid) if len(shunned) > 1 else (),
+            bonuses=self._bonuses(group),
             spreads=tuple(
                 SpreadBlock(
                     values=(values := field.values(spread.attribute)).of_slot,
                     weight=spread.weight,
                     targets={values.id_of(target.value): float(target.percent) for target in spread.spread_target},
-                    used=values.used(mine.tolist()),
+                    used=values.used(mine),
                 )
                 for spread in group.spreads
             ),
@@ -175,7 +220,7 @@ class Chooser:
                 PropertyLimit(
                     values=(values := field.values(limit.attribute)).of_slot,
                     limit=limit.limit,
-                    used=values.used((mine if limit.scope is Scope.GROUP else self._where(None)).tolist()),
+                    used=values.used(mine if limit.scope is Scope.GROUP else self._where(None)),
                 )
                 for limit in needs.property_limits
             ),
@@ -184,9 +229,22 @@ class Chooser:
             check=check,
         )
 
+    def _bonuses(self, group: GroupField) -> dict[str, NDArray[np.float64]]:
+        """What every node has of affinities: the job's for nodes, the group's for devices."""
+        found = {AFFINITY: group.affinity} if group.affinity is not None else {}
+        if self._device_scores.matters(group):
+            found[DEVICES] = self._device_scores.column(group)
+        return found
+
+    def beside_fit(self, group: GroupField, slots: Slots, avoid: Slots = NO_SLOTS) -> dict[str, NDArray[np.float64]]:
+        """What one more of the group would score on each of these nodes, but for fit and devices."""
+        request = self._request(group, 1, (avoid,), None, None)
+        bonuses = {name: column for name, column in request.bonuses.items() if name != DEVICES}
+        return beside_fit(dataclasses.replace(request, bonuses=bonuses), slots)
+
     def may_take(self, group: GroupField, only: Slots | None = None) -> Slots:
         """The nodes that could take one more of the group if they had room, whatever is on them."""
-        return np.flatnonzero(self._request(group, 1, NO_SLOTS, only, None).candidates())
+        return np.flatnonzero(self._request(group, 1, (), only, None).candidates())
 
     def _where(self, group: str | None) -> Slots:
         """Node slots of the job's allocations (of one group, or of all), as they will be with this plan."""
@@ -197,8 +255,8 @@ class Chooser:
         names = self._planned if group is None else [group]
         return np.concatenate([there, *(part for name in names for part in self._planned.get(name, ()))])
 
-    def room(self, slot: int) -> NodeRoom | None:
-        """A node and all that is on it with this plan."""
+    def room(self, slot: int, *, only_ports: bool = False) -> NodeRoom | None:
+        """A node and all that is on it with this plan; with `only_ports` fit for asks that want no more than those."""
         fleet = self.fleet
         node = fleet.node(self.field.state, slot)
         if node is None:
@@ -209,6 +267,8 @@ class Chooser:
             int(fleet.occupied_disk[slot]),
             int(fleet.occupied_allocs[slot]),
         )
+        if only_ports and not fleet.special.is_crowded(slot):
+            return NodeRoom(node, used, port_holders=partial(fleet.ports_held, slot))
         return NodeRoom(node, used, (special for _, special in fleet.specials(slot)))
 
     def seed_for(self, slot: int, name_index: int) -> int:
@@ -282,21 +342,23 @@ def algorithm_of(field: JobField) -> Algorithm:
 class _Check:
     """The closer look at a node whose turn has come: ports, cores, devices, host volumes."""
 
-    def __init__(self, chooser: Chooser, group: GroupField, names: Sequence[int] | NDArray[np.int32]) -> None:
+    def __init__(self, chooser: Chooser, group: GroupField, name_of: Callable[[int, int], int]) -> None:
         self._chooser = chooser
         self._ask = group.ask
-        self._names = [int(name) for name in names]
+        self._name_of = name_of
+        """Of the number of a placement and its node: the place in the group that it is for."""
         self._rooms: dict[int, NodeRoom] = {}
+        self._only_ports = not (group.ask.cores or group.ask.devices or group.ask.volumes)
         self._is_named = any(request.per_alloc for request in group.ask.volumes)
         self.offers: list[Offer] = []
         self.refused: dict[int, str] = {}
         """Node slots that had no room, by what they lack."""
 
     def __call__(self, slot: int) -> Verdict:
-        room = self._rooms.get(slot) or self._chooser.room(slot)
+        room = self._rooms.get(slot) or self._chooser.room(slot, only_ports=self._only_ports)
         if room is None:
             return Verdict.NEVER
-        name = self._names[len(self.offers)]
+        name = self._name_of(len(self.offers), slot)
         given = room.offer(self._ask, self._chooser.seed_for(slot, name), name)
         if isinstance(given, Exhausted):
             self.refused[slot] = given.dimension

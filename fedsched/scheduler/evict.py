@@ -1,8 +1,8 @@
 """Preemption for one attempt: where evicting others makes room, at the least loss.
 
 Only when nothing else fits is anybody evicted. Nodes where even the eviction of everything less important would not do
-are ruled out by sums; the others are looked at one by one, and the best of them is taken by the score of the node and
-of the loss together. That the victims' jobs look for other places is seen to by the plan applier.
+are ruled out by sums; the others are looked at one by one, and the best of them is taken by everything that a node is
+scored by, and the loss. That the victims' jobs look for other places is seen to by the plan applier.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from fedsched.model.alloc import AllocListStub
 from fedsched.model.ids import uuid_text
 from fedsched.model.job import Job, JobType
 from fedsched.model.scheduler_config import SchedulerConfiguration
+from fedsched.model.score_names import DEVICES, FIT, PREEMPTION, mean_of
 from fedsched.scheduler.ask import Offer
-from fedsched.scheduler.choose import Chooser, Slots, algorithm_of
+from fedsched.scheduler.choose import NO_SLOTS, Chooser, Slots, algorithm_of
 from fedsched.scheduler.field import GroupField
 from fedsched.scheduler.fit import NodeRoom, Sums, sums_of
 from fedsched.scheduler.fleet import Fleet
@@ -37,6 +38,8 @@ class Eviction(NamedTuple):
     alloc_slots: Slots
     ids: tuple[str, ...]
     offer: Offer
+    scores: dict[str, float]
+    """What the node scored with the loss counted, by scorer."""
 
 
 def may_preempt(config: SchedulerConfiguration, job_type: str) -> bool:
@@ -67,13 +70,28 @@ class Evictions:
         self._counts: Counter[GroupKey] = Counter()
         self._gone: set[int] = set()
 
-    def find(self, chooser: Chooser, group: GroupField, name_index: int, only: Slots | None = None) -> Eviction | None:
-        """The best node on which evicting somebody lets the group's next allocation fit; noted as evicted."""
+    def find(
+        self,
+        chooser: Chooser,
+        group: GroupField,
+        name_index: int,
+        only: Slots | None = None,
+        *,
+        avoid: Slots = NO_SLOTS,
+        is_ranked: bool = True,
+    ) -> Eviction | None:
+        """The best node on which evicting somebody lets the group's next allocation fit; noted as evicted.
+
+        With `only`, no other nodes are looked at; `avoid` are better avoided. Unless nodes are ranked, only fit and the
+        loss count.
+        """
         job = self._job
         if job is None:
             return None
         slots = chooser.may_take(group, only)
-        best: tuple[float, int, Preemption, list[int]] | None = None
+        beside = chooser.beside_fit(group, slots, avoid) if is_ranked else {}
+        place = {slot: at for at, slot in enumerate(slots.tolist())}
+        best: tuple[float, int, Preemption, dict[str, float]] | None = None
         for slot, on_node in self._promising(slots, group, job.priority):
             room = chooser.room(slot)
             if room is None:
@@ -90,10 +108,12 @@ class Evictions:
             )
             if found is None or not found.victims:
                 continue
-            score = self._score(group, room, found)
+            scores = self._scores(group, room, found, is_ranked=is_ranked)
+            scores |= {name: float(column[place[slot]]) for name, column in beside.items()}
+            score = mean_of(scores)
             if best is None or score > best[0]:
-                best = (score, slot, found, [int(victim.key) for victim in found.victims])  # type: ignore[call-overload]
-        return self._noted(best) if best is not None else None
+                best = (score, slot, found, scores)
+        return self._noted(*best[1:]) if best is not None else None
 
     def fields(self, identity: bytes) -> dict[str, Any]:
         """What the victims' records say."""
@@ -105,13 +125,13 @@ class Evictions:
         slots = np.array(sorted(self._gone), dtype=np.int64)
         return tuple(record.stub() for record in self._state.allocations.records(slots)) if len(slots) else ()
 
-    def _noted(self, best: tuple[float, int, Preemption, list[int]]) -> Eviction:
-        _, slot, found, keys = best
+    def _noted(self, slot: int, found: Preemption, scores: dict[str, float]) -> Eviction:
+        keys = [int(victim.key) for victim in found.victims]  # type: ignore[call-overload]
         self._gone.update(keys)
         self._counts.update(victim.group for victim in found.victims)
         alloc_slots = np.array(keys, dtype=np.int64)
         ids = tuple(record.id for record in self._state.allocations.records(alloc_slots))
-        return Eviction(slot, alloc_slots, ids, found.offer)
+        return Eviction(slot, alloc_slots, ids, found.offer, scores)
 
     def _promising(self, slots: Slots, group: GroupField, priority: int) -> Iterator[tuple[int, list[Candidate]]]:
         """Nodes that would have room if everything less important were gone, and what is on them."""
@@ -160,8 +180,8 @@ class Evictions:
             )
         return known
 
-    def _score(self, group: GroupField, room: NodeRoom, found: Preemption) -> float:
-        """The mean of fit (before the evictions, as if there were room) and of the loss."""
+    def _scores(self, group: GroupField, room: NodeRoom, found: Preemption, *, is_ranked: bool) -> dict[str, float]:
+        """Fit (before the evictions, as if there were room), the loss, and the devices that this would free."""
         used = room.used.plus(sums_of(group.ask, found.offer))
         capacity = room.capacity
         fit = fit_entry(
@@ -169,4 +189,7 @@ class Evictions:
             free_share(used.memory_mb, capacity.memory_mb),
             algorithm_of(group.field),
         )
-        return (fit + found.score) / 2
+        scores = {FIT: fit, PREEMPTION: found.score}
+        if is_ranked and found.offer.device_affinity is not None:
+            scores[DEVICES] = found.offer.device_affinity
+        return scores

@@ -6,7 +6,7 @@ scheduler, in a dry run; what keeps it off the nodes, and what would help, comes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -21,13 +21,14 @@ from fedsched.model.job import Job, JobType
 from fedsched.model.units import format_time
 from fedsched.model.why import AllocWhy, Candidate, Change, GroupWhy, JobWhy, NodeGroupWhy, NodeWhyNot
 from fedsched.scheduler.choose import Chooser
-from fedsched.scheduler.dry_run import DRY_ID, DryRun, dry_run
+from fedsched.scheduler.dry_run import DRY_ID, DryRun, dry_run, dry_run_in_pieces
 from fedsched.scheduler.explain_change import Judge, least_node, name_of, roster_of
 from fedsched.scheduler.field import JobField
 from fedsched.scheduler.fleet import Fleet
-from fedsched.scheduler.schedule import BUILT_IN
+from fedsched.scheduler.pieces import Pieces
+from fedsched.scheduler.schedule import BUILT_IN, MakeScheduling
 from fedsched.scheduler.settings import config_of
-from fedsched.state.store import State
+from fedsched.state.store import State, Store
 from fedsched.state.tables.alloc_reader import GroupCounts
 from fedsched.state.tables.evaluations import EvaluationRow
 
@@ -35,6 +36,7 @@ ON_EVERY_NODE: Final = frozenset({JobType.SYSTEM.value, JobType.SYSBATCH.value})
 RUNS_TO_AN_END: Final = frozenset({JobType.BATCH.value, JobType.SYSBATCH.value})
 AHEAD_MAX: Final = 10_000
 """Waiting evaluations that are looked at, the oldest first."""
+NS: Final = 1_000_000_000
 NO_COUNTS: Final = GroupCounts(0, 0, 0, 0, 0, 0, 0, 0)
 
 _WAITS_FOR: Final = {
@@ -52,18 +54,59 @@ class Said(NamedTuple):
     words: str
 
 
-def job_why(state: State, fleet: Fleet, job: Job, now_ns: int, group: str = "") -> JobWhy:
-    """Why a job is as it is; of one group if it is named."""
+def job_why(
+    state: State,
+    fleet: Fleet,
+    job: Job,
+    now_ns: int,
+    group: str = "",
+    *,
+    schedulers: Mapping[str, MakeScheduling] = BUILT_IN,
+    lacking: str = "",
+) -> JobWhy:
+    """Why a job is as it is; of one group if it is named.
+
+    `schedulers` are those that can be asked here. `lacking` says what to do so that some server takes jobs of this
+    type; empty if one does.
+    """
+    found = None if _is_idle(state, job) else dry_run(state, fleet, job, now_ns, schedulers)
+    return _job_why(state, fleet, job, now_ns, group, found, lacking)
+
+
+def job_why_in_pieces(
+    store: Store,
+    fleet: Fleet,
+    job: Job,
+    now_ns: int,
+    group: str = "",
+    *,
+    schedulers: Mapping[str, MakeScheduling] = BUILT_IN,
+    lacking: str = "",
+) -> Pieces[JobWhy]:
+    """The same with pauses if it will be long."""
+    found = None if _is_idle(store, job) else (yield from dry_run_in_pieces(store, fleet, job, now_ns, schedulers))
+    return _job_why(store, fleet, job, now_ns, group, found, lacking)
+
+
+def _is_idle(state: State, job: Job) -> bool:
+    return any(True for _ in _without_placing(state, job))
+
+
+def _job_why(
+    state: State, fleet: Fleet, job: Job, now_ns: int, group: str, found: DryRun | None, lacking: str
+) -> JobWhy:
     said = list(_without_placing(state, job))
     groups: tuple[GroupWhy, ...] = ()
-    if not said:
-        found = dry_run(state, fleet, job, now_ns)
+    if found is not None:
         groups = tuple(_groups_why(state, fleet, job, found, group))
+        is_short = any(one.unplaced for one in groups)
+        has_room = any(one.place for one in found.annotations.desired_tg_updates.values())
         said = [
+            *_scheduler(job, found, lacking),
             *_placing(groups),
             *_deployment(state, job),
-            *_evaluations(state, job, now_ns, is_short=any(one.unplaced for one in groups)),
-            *_settled(job, groups, found),
+            *(() if lacking else _evaluations(state, job, now_ns, is_short=is_short, has_room=has_room)),
+            *(_settled(job, groups, found) if found.is_tried else _present(job, groups)),
         ]
     return JobWhy(
         job_id=job.id,
@@ -105,8 +148,15 @@ def _without_placing(state: State, job: Job) -> Iterator[Said]:
         yield Said("idle", "The job is periodic: it launches children at its times and places nothing itself.")
     elif job.is_parameterized:
         yield Said("idle", "The job is parameterized: it places nothing until it is dispatched.")
-    elif job.type not in BUILT_IN:
-        yield Said("waiting", f'Jobs of type "{job.type}" are placed by a scheduler of their own.')
+
+
+def _scheduler(job: Job, found: DryRun, lacking: str) -> Iterator[Said]:
+    """Whether anybody looks at jobs of this type."""
+    if lacking:
+        yield Said("waiting", f'No server takes jobs of type "{job.type}", so nothing of it is placed or changed.')
+        yield Said("", f"To have it looked at: {lacking}.")
+    elif not found.is_tried:
+        yield Said("", f'Jobs of type "{job.type}" have a scheduler of their own, which cannot be tried here.')
 
 
 def _placing(groups: tuple[GroupWhy, ...]) -> Iterator[Said]:
@@ -128,7 +178,7 @@ def _deployment(state: State, job: Job) -> Iterator[Said]:
         case DeploymentStatus.PAUSED:
             yield Said("waiting", f"{name} is paused: it goes on with `fedsched deployment resume`.")
         case DeploymentStatus.FAILED:
-            yield Said("failed", f"{name} failed: {known.status_description}")
+            yield Said("failed", f"{name} failed: {known.status_description.removeprefix('failed: ')}.")
         case DeploymentStatus.PENDING | DeploymentStatus.BLOCKED | DeploymentStatus.INITIALIZING:
             yield Said("waiting", f"{name} is {known.status.value}: it waits for other regions.")
         case DeploymentStatus.RUNNING:
@@ -147,7 +197,7 @@ def _progress(known: Deployment, name: str) -> Iterator[Said]:
             yield Said("waiting", text)
 
 
-def _evaluations(state: State, job: Job, now_ns: int, *, is_short: bool) -> Iterator[Said]:
+def _evaluations(state: State, job: Job, now_ns: int, *, is_short: bool, has_room: bool) -> Iterator[Said]:
     rows = list(state.evaluations.of_job(job.namespace, job.id))
     if not rows:
         yield Said("waiting", "The job was never evaluated: `fedsched job eval` has it looked at.")
@@ -157,7 +207,7 @@ def _evaluations(state: State, job: Job, now_ns: int, *, is_short: bool) -> Iter
             yield Said("waiting", _pending(state, row, rows, now_ns))
     blocked = [row for row in rows if row.status == EvaluationStatus.BLOCKED.value]
     for row in blocked[-1:]:
-        what = "for room" if is_short else "for a change of the nodes, though there is room now"
+        what = "for room" if is_short else f"for a change of the nodes{', though there is room now' * has_room}"
         yield Said("blocked", f"Evaluation {row.id[:8]} is blocked: it waits {what}.")
     newest = max(rows, key=lambda row: row.modify_index)
     if newest.status == EvaluationStatus.FAILED.value and not blocked:
@@ -168,7 +218,7 @@ def _pending(state: State, row: EvaluationRow, of_job: list[EvaluationRow], now_
     name = f"Evaluation {row.id[:8]}"
     if row.wait_until_ns > now_ns:
         why = _WAITS_FOR.get(row.triggered_by, row.triggered_by)
-        return f"{name} waits until {format_time(row.wait_until_ns)} ({why})."
+        return f"{name} waits until {_when(row.wait_until_ns)} ({why})."
     mine = [one for one in of_job if one.status == row.status and one.create_index < row.create_index]
     if any(one.wait_until_ns <= now_ns for one in mine):
         return f"{name} is queued behind another one of this job."
@@ -192,6 +242,10 @@ def _settled(job: Job, groups: tuple[GroupWhy, ...], found: DryRun) -> Iterator[
     if any(one.unplaced or missing.get(one.group) for one in groups):
         return
     yield from _ended(job, groups)
+    yield from _present(job, groups)
+
+
+def _present(job: Job, groups: tuple[GroupWhy, ...]) -> Iterator[Said]:
     running, starting = sum(one.running for one in groups), sum(one.starting for one in groups)
     unknown = sum(one.unknown for one in groups)
     if starting:
@@ -358,7 +412,7 @@ def _alloc_story(state: State, alloc: Allocation, now_ns: int) -> Iterator[str]:
     follow_up = state.evaluations.row(alloc.followup_eval_id) if alloc.followup_eval_id else None
     if follow_up is not None and follow_up.is_open and follow_up.wait_until_ns > now_ns and not alloc.next_allocation:
         why = _WAITS_FOR.get(follow_up.triggered_by, follow_up.triggered_by)
-        yield f"Its replacement waits until {format_time(follow_up.wait_until_ns)} ({why})."
+        yield f"Its replacement waits until {_when(follow_up.wait_until_ns)} ({why})."
     if alloc.next_allocation:
         yield f"Allocation {alloc.next_allocation[:8]} replaced it."
     if alloc.preempted_by_allocation:
@@ -385,12 +439,19 @@ def _alloc_place(alloc: Allocation, candidates: tuple[Candidate, ...], metric: A
         place = candidates.index(mine) + 1
         rank = "the best" if place == 1 else f"number {place}"
         yield f"Node {where} scored {mine.score:.3f}, {rank} of {metric.nodes_evaluated} looked at."
+        if place == 1 and any(one.score > mine.score for one in candidates):
+            yield "The other nodes are shown as they were before any of its plan was placed."
     else:
         yield f"Node {where} was chosen of {metric.nodes_evaluated} looked at."
     yield from failure_words(metric) if metric.nodes_evaluated else ()
 
 
 # ---------------------------------------------------------------------- helping
+
+
+def _when(ns: int) -> str:
+    """A moment for people: nobody waits for nanoseconds."""
+    return format_time(-(-ns // NS) * NS)
 
 
 def _counted(count: int, word: str) -> str:

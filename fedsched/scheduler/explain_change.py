@@ -263,7 +263,7 @@ class Judge:
                 )
                 continue
             mine = self._here if limit.scope is Scope.GROUP else self._where(None)
-            used = values.used(mine.tolist()).get(values.ids.get(value, -1), 0)
+            used = values.used(mine).get(values.ids.get(value, -1), 0)
             if used >= limit.limit:
                 words = f"{used} allocations have {limit.attribute} = {value}, {limit.limit} may"
                 change = f"distinct_property {limit.attribute} allows {used + 1}"

@@ -7,7 +7,7 @@ that looks at single nodes (their own attributes, host volumes) has them looked 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedsched.model.constraint import Affinity, Spread
 from fedsched.model.group import TaskGroup
 from fedsched.model.job import Job
-from fedsched.model.node import Node, NodeStatus
+from fedsched.model.node import Node
 from fedsched.model.scheduler_config import SchedulerConfiguration
 from fedsched.scheduler.ask import Ask
 from fedsched.scheduler.attributes import getter, is_unique
@@ -26,17 +26,15 @@ from fedsched.scheduler.feasible import ALL_POOLS, ClassEligibility, GroupNeeds,
 from fedsched.scheduler.fleet import NODE_STATUSES, Fleet
 from fedsched.scheduler.fleet_usage import Usage
 from fedsched.scheduler.kernel_request import NO_VALUE
-from fedsched.scheduler.reconcile.held import Taint, Taints
+from fedsched.scheduler.reconcile.held import TAINT_OF_STATUS, Taint, Taints
 from fedsched.state.store import State
 
 Mask = NDArray[np.bool_]
+LOOKS_PIECE: Final = 512
+"""Nodes looked at one by one between two pauses."""
 
 _TAINT_OF_STATUS: Final = np.array(
-    [
-        {NodeStatus.DOWN: Taint.DOWN, NodeStatus.DISCONNECTED: Taint.DISCONNECTED}.get(status, Taint.NONE)
-        for status in NODE_STATUSES
-    ],
-    dtype=np.uint8,
+    [TAINT_OF_STATUS.get(status.value, Taint.NONE) for status in NODE_STATUSES], dtype=np.uint8
 )
 
 
@@ -59,11 +57,11 @@ class Values(NamedTuple):
         """The number of a value, also of one that no node has."""
         return self.ids.setdefault(text, len(self.ids))
 
-    def used(self, node_slots: Iterable[int]) -> dict[int, int]:
+    def used(self, node_slots: NDArray[np.int64]) -> dict[int, int]:
         """How often each value comes among these slots."""
-        counts = Counter(int(self.of_slot[slot]) for slot in node_slots if slot < len(self.of_slot))
-        counts.pop(NO_VALUE, None)
-        return dict(counts)
+        values = self.of_slot[node_slots[node_slots < len(self.of_slot)]]
+        counts = np.bincount(values[values != NO_VALUE])
+        return {value: int(counts[value]) for value in np.flatnonzero(counts).tolist()}
 
 
 class JobField:
@@ -163,17 +161,30 @@ class GroupField:
         self.ask = Ask.of(job, group, oversubscription=field.config.memory_oversubscription_enabled)
         self.usage = Usage(self.ask.cpu, self.ask.memory_mb, self.ask.disk_mb)
         self._node_reasons: dict[int, str] = {}
+        self._mask: Mask | None = None
         field.eligibility.note_needs(self.needs)
 
-    @cached_property
+    @property
     def mask(self) -> Mask:
         """Ready and feasible, whether there is room or not."""
+        if self._mask is None:
+            for _ in self.look():
+                pass
+            assert self._mask is not None
+        return self._mask
+
+    def look(self) -> Iterator[None]:
+        """Find out about all nodes, with a pause now and then if they have to be looked at one by one."""
+        if self._mask is not None:
+            return
         mask = self.field.ready & self._kind_mask
         if not self.needs.is_by_kind:
             mask = mask.copy()
-            for slot in np.flatnonzero(mask).tolist():
+            for number, slot in enumerate(np.flatnonzero(mask).tolist(), 1):
                 mask[slot] = self._look_at(slot)
-        return mask
+                if not number % LOOKS_PIECE:
+                    yield
+        self._mask = mask
 
     def allows(self, slots: NDArray[np.int64]) -> Mask:
         """Whether allocations that are on these nodes may stay there: in scope and feasible, ready or not."""

@@ -10,7 +10,7 @@ Most asks and most nodes are plain numbers, and then a whole fleet is compared a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from fedsched.scheduler.ask import NOTHING_SPECIAL, Ask, Offer
 from fedsched.scheduler.cores import Cores, core_speeds, node_mhz, numa_nodes, take_cores
 from fedsched.scheduler.devices import DeviceOffer, free_instances, offer_devices, oversubscribed
 from fedsched.scheduler.ports import BadPorts, PortIndex, PortOffer
-from fedsched.scheduler.special import HeldVolume, Special, written_volumes
+from fedsched.scheduler.special import HeldPort, HeldVolume, Special, written_volumes
 from fedsched.scheduler.volumes import MISSING_VOLUMES, FindVolume, no_volumes, offers_volumes, writers_conflict
 
 MAX_ALLOCS: Final = "max allocation exceeded"
@@ -98,7 +98,7 @@ class Exhausted(NamedTuple):
 class NodeRoom:
     """A node and what is on it. Never changes; `with_` and `without` give another one."""
 
-    __slots__ = ("_find", "_ports", "capacity", "node", "specials", "used")
+    __slots__ = ("_find", "_holders", "_ports", "capacity", "node", "specials", "used")
 
     def __init__(
         self,
@@ -107,18 +107,21 @@ class NodeRoom:
         specials: Iterable[Special] = (),
         capacity: Capacity | None = None,
         find_volume: FindVolume = no_volumes,
+        port_holders: Callable[[int], Iterable[HeldPort]] | None = None,
     ) -> None:
+        """With `port_holders` it is a room for asks that want nothing special but ports; see `PortIndex`."""
         self.node = node
         self.capacity = Capacity.of(node) if capacity is None else capacity
         self.used = used
         self.specials = tuple(specials)
         self._find = find_volume
+        self._holders = port_holders
         self._ports: PortIndex | str | None = None
 
     def with_(self, sums: Sums, special: Special | None = None) -> NodeRoom:
         """The room with something more on it."""
         specials = (*self.specials, special) if special is not None else self.specials
-        other = NodeRoom(self.node, self.used.plus(sums), specials, self.capacity, self._find)
+        other = NodeRoom(self.node, self.used.plus(sums), specials, self.capacity, self._find, self._holders)
         if isinstance(self._ports, PortIndex):
             other._ports = self._ports.with_(special.ports) if special is not None and special.ports else self._ports
         return other
@@ -128,7 +131,7 @@ class NodeRoom:
         kept = list(self.specials)
         if special is not None:
             kept.remove(special)
-        return NodeRoom(self.node, self.used.minus(sums), kept, self.capacity, self._find)
+        return NodeRoom(self.node, self.used.minus(sums), kept, self.capacity, self._find, self._holders)
 
     def offer(self, ask: Ask, seed: int = 0, name_index: int = 0) -> Offer | Exhausted:
         """Give what the ask gets here, or the first dimension that does not fit."""
@@ -211,7 +214,8 @@ class NodeRoom:
         """What is taken on the node's networks; a text if the node's own list of kept ports cannot be read."""
         if self._ports is None:
             try:
-                self._ports = PortIndex(self.node, (port for special in self.specials for port in special.ports))
+                held = (port for special in self.specials for port in special.ports)
+                self._ports = PortIndex(self.node, held, holders=self._holders)
             except BadPorts:
                 self._ports = BAD_NODE_PORTS
         return self._ports

@@ -25,8 +25,9 @@ from fedsched.scheduler.fit import Capacity
 from fedsched.scheduler.fleet_columns import FleetColumns, Names, Slots
 from fedsched.scheduler.fleet_kinds import Kinds
 from fedsched.scheduler.fleet_plans import Reservation, place_planned, release, reserve_plan, set_aside
+from fedsched.scheduler.fleet_specials import Specials
 from fedsched.scheduler.fleet_usage import Usage, Usages, read_allocated, usage_of
-from fedsched.scheduler.special import Special, written_volumes
+from fedsched.scheduler.special import HeldPort, Special, written_volumes
 from fedsched.state.changes import Changes
 from fedsched.state.store import State
 from fedsched.state.tables.alloc_columns import CLIENT_TERMINAL, is_live
@@ -68,7 +69,7 @@ class Fleet(FleetColumns):
         self.pools = Names()
         self.datacenters = Names()
         self.classes = Names()
-        self.special: dict[int, dict[int, Special]] = {}
+        self.special = Specials()
         """Per node slot and allocation slot what goes beyond plain numbers, of allocations that occupy their node.
         Allocations of plans in flight have negative numbers instead of a slot."""
         self.index = 0
@@ -104,7 +105,7 @@ class Fleet(FleetColumns):
         other.kinds = self.kinds.copy()
         other.usages = self.usages.copy()
         other.pools, other.datacenters, other.classes = self.pools.copy(), self.datacenters.copy(), self.classes.copy()
-        other.special = {slot: dict(held) for slot, held in self.special.items()}
+        other.special = self.special.duplicate()
         other.index = self.index
         other._slot_of, other._ids, other._nodes = dict(self._slot_of), dict(self._ids), OrderedDict(self._nodes)
         other._said = dict(self._said)
@@ -175,6 +176,20 @@ class Fleet(FleetColumns):
             if alloc_slot < 0 or self._alloc_flags[alloc_slot] & wanted:
                 yield alloc_slot, special
 
+    def specials_sharing(self, node_slot: int, wanted: Sequence[Special]) -> Iterator[tuple[int, Special]]:
+        """The same for those that hold their place, but only such as have anything of what is wanted."""
+        known = self.special.get(node_slot, {})
+        for alloc_slot in self.special.sharing(node_slot, wanted):
+            if alloc_slot < 0 or self._alloc_flags[alloc_slot] & HOLDS:
+                yield alloc_slot, known[alloc_slot]
+
+    def ports_held(self, node_slot: int, value: int) -> Iterator[HeldPort]:
+        """Who occupies the node and has a port of this number there, on whatever address."""
+        known = self.special.get(node_slot, {})
+        for key in self.special.with_port(node_slot, value):
+            if key < 0 or self._alloc_flags[key] & OCCUPIES:
+                yield from (port for port in known[key].ports if port.value == value)
+
     # ------------------------------------------------------------- in advance
     def reserve(self, state: State, plan: PlanApply) -> Reservation:
         """Count a plan that is on its way into the log; `release` it when it is there (before `note`) or has failed."""
@@ -210,13 +225,11 @@ class Fleet(FleetColumns):
         """Lay what a planned allocation holds beside the others; the key by which to take it away."""
         key = self._next_key
         self._next_key -= 1
-        self.special.setdefault(node_slot, {})[key] = special
+        self.special.put(node_slot, key, special)
         return key
 
     def drop_special(self, node_slot: int, key: int) -> None:
-        known = self.special.get(node_slot)
-        if known is not None and known.pop(key, None) is not None and not known:
-            del self.special[node_slot]
+        self.special.drop(node_slot, key)
 
     # ---------------------------------------------------------------- following
     def _read_all(self, state: State) -> None:
@@ -346,7 +359,7 @@ class Fleet(FleetColumns):
         if written:
             special = (special or Special())._replace(volumes=written)
         if special is not None:
-            self.special.setdefault(int(row["node"]), {})[slot] = special
+            self.special.put(int(row["node"]), slot, special)
 
     def _forget_special(self, slots: Slots) -> None:
         if not self.special:

@@ -20,6 +20,7 @@ from fedsched.scheduler.special import Special, written_volumes
 from fedsched.state.fields import unpack
 from fedsched.state.id_map import words_of
 from fedsched.state.store import State
+from fedsched.state.tables.alloc_columns import RUN
 from fedsched.state.tables.allocations import Allocations
 from fedsched.state.tables.plans import PlacedGroup, PlanApply, UpdatedGroup
 
@@ -48,9 +49,10 @@ def reserve_plan(fleet: Fleet, state: State, plan: PlanApply) -> Reservation:
     fleet.ensure(state.nodes.slots.high)
     made = Reservation()
     for batch in plan.stopped:
-        slots = _known(state, batch.ids)
         over = batch.client_status in _OVER
-        (made.away if over else made.leaving).extend(slots)
+        if batch.desired == RUN and not over:
+            continue  # something is noted about these; they go on
+        (made.away if over else made.leaving).extend(_known(state, batch.ids))
     fleet.shift_flags(made.leaving, 1, away=False)
     fleet.shift_flags(made.away, 1, away=True)
     for update in plan.updated:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from msgspec.structs import replace
 
 from fedsched.model.evaluation import Evaluation, EvaluationStatus, Trigger
 from fedsched.model.job import JobType
 from fedsched.scheduler.decision import Attempt, Outcome
+from fedsched.scheduler.effort import LONG_US, effort_us, read_nodes
 from fedsched.scheduler.fleet import Fleet
-from fedsched.scheduler.run import NewId, Run
-from fedsched.state.store import EvaluationView, State
+from fedsched.scheduler.pieces import Pieces, at_once
+from fedsched.scheduler.run import DRY_PLACEMENTS_MAX, LOOKS_MAX, PLACEMENTS_MAX, NewId, Run
+from fedsched.scheduler.triggers import refused
+from fedsched.state.store import EvaluationView, State, Store
 
 ATTEMPTS: Final = {
     JobType.SERVICE.value: 5,
@@ -28,6 +31,8 @@ BLOCKED_BY_ATTEMPTS: Final = "created due to placement conflicts"
 class GenericScheduling:
     """One evaluation of a service or batch job."""
 
+    run_type: ClassVar[type[Run]] = Run
+
     def __init__(self, evaluation: Evaluation, new_id: NewId) -> None:
         self.evaluation = evaluation
         self.new_id = new_id
@@ -37,18 +42,51 @@ class GenericScheduling:
         self._has_more = False
 
     def attempt(self, state: State, fleet: Fleet, now_ns: int) -> Attempt:
+        return at_once(self._attempt(state, fleet, now_ns, may_pause=False))
+
+    def attempt_in_pieces(self, store: Store, fleet: Fleet, now_ns: int) -> Pieces[Attempt]:
+        """The same with pauses if it will be long. It then looks at the state and the fleet as they were at its start,
+        in copies of its own; a short one has no pause and needs none."""
+        return (yield from self._attempt(store, fleet, now_ns, may_pause=True))
+
+    def _attempt(self, state: State, fleet: Fleet, now_ns: int, *, may_pause: bool) -> Pieces[Attempt]:
+        failed = refused(self.evaluation)
+        if failed is not None:
+            return Attempt(None, (failed,))
         view = state.view_for(self.evaluation.id)
+        if view is not None and may_pause and isinstance(state, Store) and self.is_long(view, fleet):
+            yield from read_nodes(state, fleet, view.job)
+            state, fleet = state.snapshot(), fleet.copy()
+            view = state.view_for(self.evaluation.id)
+            yield
+            if view is not None:
+                return (yield from self.steps_on(view, state, fleet, now_ns))
         if view is None:
             return Attempt(None, (replace(self.evaluation, status=EvaluationStatus.CANCELLED),))
         return self.attempt_on(view, state, fleet, now_ns)
 
+    def is_long(self, view: EvaluationView, fleet: Fleet) -> bool:
+        """Whether an attempt would hold up others for too long."""
+        is_dry = self.evaluation.annotate_plan
+        most = (DRY_PLACEMENTS_MAX, DRY_PLACEMENTS_MAX) if is_dry else (PLACEMENTS_MAX, LOOKS_MAX)
+        return effort_us(view, fleet, placements_max=most[0], looks_max=most[1]) > LONG_US
+
     def attempt_on(self, view: EvaluationView, state: State, fleet: Fleet, now_ns: int) -> Attempt:
-        """The same with a job that need not be the stored one: a dry run."""
+        """An attempt with a job that need not be the stored one: a dry run."""
+        return at_once(self._steps(self.make_run(state, fleet, view, now_ns), view))
+
+    def steps_on(self, view: EvaluationView, state: State, fleet: Fleet, now_ns: int) -> Pieces[Attempt]:
+        """The same with pauses; nobody else may change the state or the fleet that it is given."""
         run = self.make_run(state, fleet, view, now_ns)
+        run.pauses = True
+        return (yield from self._steps(run, view))
+
+    def _steps(self, run: Run, view: EvaluationView) -> Pieces[Attempt]:
         try:
-            run.go()
+            yield from run.steps()
         finally:
-            run.close()
+            if not run.pauses:  # its fleet goes with it
+                run.close()
         self._has_more = run.has_more
         ends = () if run.has_more else self.ends(run)
         return Attempt(
@@ -62,7 +100,7 @@ class GenericScheduling:
         )
 
     def make_run(self, state: State, fleet: Fleet, view: EvaluationView, now_ns: int) -> Run:
-        return Run(self.evaluation, self.new_id, state, fleet, view, now_ns)
+        return self.run_type(self.evaluation, self.new_id, state, fleet, view, now_ns)
 
     def heard(self, outcome: Outcome, now_ns: int) -> tuple[Evaluation, ...] | None:
         if outcome.is_whole and not self._has_more:

@@ -10,7 +10,8 @@ its list, then by the tie order of its node, and the whole sequence comes out of
     list of node B   6 3                        6 3        order: B6 A5 A7 A4 B3
 
 Only the best `count` nodes can get anything, and of their later elements only those that beat the `count`-th best so
-far. Spread blocks and distinct_property tie nodes to one another: see `kernel_spread`. `reference` does it slowly.
+far. Spread blocks and distinct_property tie nodes to one another: see `kernel_spread`. Placements that each have nodes
+of their own to avoid are not alike: see `kernel_avoiding`. `reference` does it slowly.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from numpy.typing import NDArray
 
 from fedsched.scheduler.fits import NO_FIT, Units, fit_scores
 from fedsched.scheduler.fleet_columns import Slots
-from fedsched.scheduler.kernel_candidates import Candidates, Places
+from fedsched.scheduler.kernel_avoiding import place_avoiding
+from fedsched.scheduler.kernel_candidates import MANY, Candidates, Places
 from fedsched.scheduler.kernel_placed import BEST, Placed
 from fedsched.scheduler.kernel_request import PlaceRequest, Verdict
 from fedsched.scheduler.kernel_spread import place_grouped
@@ -40,6 +42,8 @@ _LAST: Final = np.iinfo(np.int64).max
 
 def place(request: PlaceRequest) -> Placed:
     """Place as many of the request's allocations as there is room for. The fleet is as before afterwards."""
+    if request.penalties:
+        return place_avoiding(request)
     if request.spreads or request.limits:
         return place_grouped(request)
     if request.check is not None:
@@ -145,12 +149,21 @@ def _leaders(request: PlaceRequest, fit: Units, mask: NDArray[np.bool_], count: 
     if request.bonuses:
         return np.flatnonzero(mask & (fit > NO_FIT))
     parts = [part for part in (request.collisions, request.penalty) if part is not None and len(part)]
-    special = np.unique(np.concatenate(parts)) if parts else None
+    special = _distinct(np.concatenate(parts), len(mask)) if parts else None
     found = _leading(fit, mask, count, ties, special)
     if special is None:
         return found
     special = special[mask[special] & (fit[special] > NO_FIT)]
     return np.union1d(found, special)
+
+
+def _distinct(slots: Slots, size: int) -> Slots:
+    """Each of these once, ascending."""
+    if len(slots) <= MANY:
+        return np.unique(slots)
+    marks = np.zeros(size, dtype=np.bool_)
+    marks[slots] = True
+    return np.flatnonzero(marks)
 
 
 def _leading(fit: Units, mask: NDArray[np.bool_], count: int, ties: Ties, without: Slots | None) -> Slots:

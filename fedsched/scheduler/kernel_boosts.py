@@ -34,6 +34,8 @@ def make_groups(request: PlaceRequest, slots: Slots) -> Groups:
     columns = [_counted_as(block, slots) for block in request.spreads]
     columns += [limit.values[slots] for limit in request.limits]
     numbers = np.zeros(len(slots), dtype=np.int64)
+    if not columns:  # nothing ties them: one group
+        return Groups(numbers, [()] if len(slots) else [])
     for column in columns:
         kinds, place = _numbered(column)
         numbers = place if column is columns[0] else _numbered(numbers * kinds + place)[1]

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from fedsched.scheduler.fits import Units, entry_of_one, entry_units
 from fedsched.scheduler.fleet_columns import Slots
 from fedsched.scheduler.kernel_request import PlaceRequest
-from fedsched.scheduler.score import ANTI_AFFINITY_MIN, ENTRIES_MULTIPLE, PENALTY, UNIT
+from fedsched.scheduler.score import ANTI_AFFINITY_MIN, ENTRIES_MULTIPLE, PENALTY, UNIT, anti_units
 
 Places = NDArray[np.int64]
 """Positions among the candidates."""
 
 _FACTORS: Final = np.array([0, *(ENTRIES_MULTIPLE // n for n in range(1, 7))], dtype=np.int64)
 _ENDLESS: Final = 1 << 40
+MANY: Final = 256
+"""From here on counting by slot is cheaper than sorting."""
 
 
 class Candidates:
@@ -30,8 +32,8 @@ class Candidates:
         for values in request.bonuses.values():
             units = np.rint(values[slots] * UNIT).astype(np.int64)
             self.bonus = units if self.bonus is None else self.bonus + units
-        self.collisions = _counts(slots, request.collisions)
-        self.penalty = _marks(slots, request.penalty)
+        self.collisions = _counts(slots, request.collisions, request.fleet.size)
+        self.penalty = _marks(slots, request.penalty, request.fleet.size)
         fleet = request.fleet
         self._cpu, self._cap_cpu = fleet.occupied_cpu[slots], fleet.cap_cpu[slots]
         self._memory, self._cap_memory = fleet.occupied_memory[slots], fleet.cap_memory[slots]
@@ -63,7 +65,7 @@ class Candidates:
         there = more if self.collisions is None else self.collisions[at] + more
         if self.collisions is not None or np.ndim(more) or more:
             collide = there > 0
-            units += np.where(collide, self.anti_units(there), 0)
+            units += np.where(collide, anti_units(there, self.request.group_count), 0)
             entries = entries + collide
         return units, entries
 
@@ -92,12 +94,6 @@ class Candidates:
         units *= _FACTORS[entries]
         return units
 
-    def anti_units(self, there: Any) -> Units:
-        """The entry against more of the same group, where so many are."""
-        entry = np.maximum(-(there + 1) / max(self.request.group_count, 1), ANTI_AFFINITY_MIN)
-        units: Units = np.rint(entry * UNIT).astype(np.int64)
-        return units
-
     def room(self, at: Places) -> Places:
         """How many more allocations fit on each."""
         if self.request.distinct_hosts:
@@ -120,10 +116,12 @@ class Candidates:
         return room
 
 
-def _counts(slots: Slots, given: Slots | None) -> Places | None:
-    """How often each of the ascending `slots` is among the given."""
+def _counts(slots: Slots, given: Slots | None, size: int) -> Places | None:
+    """How often each of the ascending `slots` is among the given; all of them are below `size`."""
     if given is None or not len(given):
         return None
+    if len(given) > MANY:
+        return np.bincount(given, minlength=size)[slots]
     where, counts = np.unique(given, return_counts=True)
     found = np.searchsorted(slots, where)
     found[found == len(slots)] = 0
@@ -133,6 +131,6 @@ def _counts(slots: Slots, given: Slots | None) -> Places | None:
     return result
 
 
-def _marks(slots: Slots, given: Slots | None) -> Places | None:
-    counts = _counts(slots, given)
+def _marks(slots: Slots, given: Slots | None, size: int) -> Places | None:
+    counts = _counts(slots, given, size)
     return None if counts is None else np.minimum(counts, 1)

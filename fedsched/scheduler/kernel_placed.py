@@ -6,21 +6,22 @@ anything is written to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsched.scheduler.fits import Units
+from fedsched.scheduler.fits import Units, entry_units
 from fedsched.scheduler.fleet_columns import Slots
-from fedsched.scheduler.kernel_candidates import Candidates, Places
+from fedsched.scheduler.kernel_boosts import make_boosts, make_groups
+from fedsched.scheduler.kernel_candidates import Places
 from fedsched.scheduler.kernel_request import Exhaustion, NodeScore, PlaceRequest
-from fedsched.scheduler.score import ANTI_AFFINITY, FIT, PENALTY, RESCHEDULE_PENALTY, SPREAD, UNIT
+from fedsched.scheduler.score import ANTI_AFFINITY, FINAL, FIT, PENALTY, RESCHEDULE_PENALTY, SPREAD, UNIT, anti_units
 
 BEST: Final = 5
 """How many of the best nodes people are shown: those for the first placement."""
-FINAL = "final"
 
 
 class Placed:
@@ -46,13 +47,16 @@ class Placed:
 
     def scores(self) -> dict[str, NDArray[np.float64]]:
         """Per entry a column with one value per placement; `final` is their mean where they count."""
-        return self._columns(self.node_slots, occurrences(self.node_slots), self._boosts)
+        slots = self.node_slots
+        marks = self._avoided(slots, self.request.penalties[: len(slots)])
+        return self._columns(slots, occurrences(slots), self._boosts, marks)
 
     def best(self) -> list[NodeScore]:
         """The best nodes for the first placement and how each scored."""
         self._still()
         best, boosts = self._find_best()
-        columns = self._columns(best, np.zeros(len(best), dtype=np.int64), boosts)
+        marks = self._avoided(best, self.request.penalties[:1] * len(best))
+        columns = self._columns(best, np.zeros(len(best), dtype=np.int64), boosts, marks)
         final = columns.pop(FINAL)
         return [
             NodeScore(slot, {name: float(column[at]) for name, column in columns.items()}, float(final[at]))
@@ -109,36 +113,81 @@ class Placed:
             out |= np.isin(limit.values[slots], full)
         return out
 
-    def _columns(self, slots: Slots, more: Places, boosts: Units | None) -> dict[str, NDArray[np.float64]]:
+    def _columns(
+        self, slots: Slots, more: Places, boosts: Units | None, marks: NDArray[np.int64] | None
+    ) -> dict[str, NDArray[np.float64]]:
+        """Per entry what it came to on each of these slots with so many new allocations there before; `marks` says
+        where the penalty counts."""
         self._still()
-        request = self.request
-        order = np.unique(slots)
-        candidates = Candidates(request, order)
-        at = np.searchsorted(order, slots)
-        fit = candidates.fit_units(at, more)
-        units, entries = candidates.units(at, more, fit)
-        columns: dict[str, Any] = {FIT: fit / UNIT}
-        there = more if candidates.collisions is None else candidates.collisions[at] + more
-        columns[ANTI_AFFINITY] = np.where(there > 0, candidates.anti_units(there) / UNIT, 0.0)
-        marks = np.zeros(len(slots)) if candidates.penalty is None else candidates.penalty[at]
-        columns[RESCHEDULE_PENALTY] = marks * PENALTY + 0.0
+        request, fleet = self.request, self.request.fleet
+        ask, steps = request.ask, more + 1
+        fit = entry_units(
+            fleet.occupied_cpu[slots] + ask.cpu * steps,
+            fleet.cap_cpu[slots],
+            fleet.occupied_memory[slots] + ask.memory * steps,
+            fleet.cap_memory[slots],
+            request.algorithm,
+        )
+        there = more
+        if request.collisions is not None and len(request.collisions):
+            there = more + np.bincount(request.collisions, minlength=fleet.size)[slots]
+        collide = there > 0
+        anti = np.where(collide, anti_units(there, request.group_count), 0)
+        units, entries = fit + anti, collide + 1
+        columns: dict[str, Any] = {FIT: fit / UNIT, ANTI_AFFINITY: anti / UNIT}
+        if marks is None:
+            columns[RESCHEDULE_PENALTY] = np.zeros(len(slots))
+        else:
+            columns[RESCHEDULE_PENALTY] = marks * PENALTY + 0.0
+            units, entries = units + marks * int(PENALTY * UNIT), entries + marks
         for name, values in request.bonuses.items():
-            columns[name] = np.rint(values[slots] * UNIT) / UNIT
+            bonus = np.rint(values[slots] * UNIT).astype(np.int64)
+            columns[name] = bonus / UNIT
+            units, entries = units + bonus, entries + 1
         if boosts is not None:
             columns[SPREAD] = boosts / UNIT
             units, entries = units + boosts, entries + (boosts != 0)
         columns[FINAL] = units / entries / UNIT
         return columns
 
+    def _avoided(self, slots: Slots, penalties: Sequence[Slots]) -> NDArray[np.int64] | None:
+        """Which of these the placements with these penalties would rather not have had."""
+        if self.request.penalties:
+            found = [int(slot in penalty) for slot, penalty in zip(slots.tolist(), penalties, strict=True)]
+            return np.array(found, dtype=np.int64)
+        penalty = self.request.penalty
+        if penalty is None or not len(penalty):
+            return None
+        return np.isin(slots, penalty).astype(np.int64)
+
     def _still(self) -> None:
         assert self._touched == self.request.fleet.touched, "the fleet has changed since the placement"
 
 
+def beside_fit(request: PlaceRequest, slots: Slots) -> dict[str, NDArray[np.float64]]:
+    """What one more allocation would score on each of these nodes now, but for fit: there need not be room."""
+    there = np.zeros(len(slots), dtype=np.int64)
+    if request.collisions is not None and len(request.collisions):
+        there = np.bincount(request.collisions, minlength=request.fleet.size)[slots]
+    columns = {ANTI_AFFINITY: np.where(there > 0, anti_units(there, request.group_count) / UNIT, 0.0)}
+    if request.penalty is not None:
+        columns[RESCHEDULE_PENALTY] = np.isin(slots, request.penalty) * PENALTY + 0.0
+    columns |= {name: np.rint(values[slots] * UNIT) / UNIT for name, values in request.bonuses.items()}
+    if request.spreads and len(slots):
+        groups = make_groups(dataclasses.replace(request, limits=()), slots)
+        boosts = make_boosts(dataclasses.replace(request, limits=()), groups)
+        columns[SPREAD] = np.array(boosts.units, dtype=np.int64)[groups.of] / UNIT
+    return columns
+
+
 def occurrences(slots: Slots) -> Places:
     """How often each element has come before."""
-    order = np.argsort(slots, kind="stable")
+    if len(slots) < 2:
+        return np.zeros(len(slots), dtype=np.int64)
+    small = slots.astype(np.uint16) if int(slots.max()) < 1 << 16 else slots  # sorted by digits: several times faster
+    order = np.argsort(small, kind="stable")
     ordered = slots[order]
-    starts = np.flatnonzero(np.concatenate((np.ones(min(1, len(slots)), dtype=np.bool_), ordered[1:] != ordered[:-1])))
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     lengths = np.diff(np.append(starts, len(slots)))
     result = np.empty(len(slots), dtype=np.int64)
     result[order] = np.arange(len(slots)) - np.repeat(starts, lengths)

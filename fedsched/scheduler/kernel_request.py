@@ -69,6 +69,9 @@ class PlaceRequest:
     """Node slots of the group's allocations that are there already, one entry for each."""
     penalty: Slots | None = None
     """Node slots to be avoided, because an earlier attempt failed there."""
+    penalties: tuple[Slots, ...] = ()
+    """The same when each placement has nodes of its own to avoid: one entry per placement, in order. Instead of
+    `penalty`."""
     bonuses: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     """Entries that every node has (node affinity, device affinity), by name: one value per slot."""
     spreads: tuple[SpreadBlock, ...] = ()

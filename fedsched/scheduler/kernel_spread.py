@@ -20,17 +20,19 @@ from fedsched.scheduler.kernel_boosts import make_boosts, make_groups
 from fedsched.scheduler.kernel_candidates import Candidates, Places
 from fedsched.scheduler.kernel_placed import BEST, Placed
 from fedsched.scheduler.kernel_request import PlaceRequest, Verdict
-from fedsched.scheduler.score import ENTRIES_MULTIPLE, Ties
+from fedsched.scheduler.score import ENTRIES_MULTIPLE, PENALTY, UNIT, Ties
 
+PENALTY_UNITS: Final = int(PENALTY * UNIT)
 MANY: Final = 4
 """The second allocation of every node is scored in one go unless there are so many times more nodes than placements."""
 _KEY_MAX: Final = 1 << 42
 _BOOST_MAX: Final = 1 << 35
-_FACTOR: Final = (0, *(ENTRIES_MULTIPLE // n for n in range(1, 7)))
+FACTOR: Final = (0, *(ENTRIES_MULTIPLE // n for n in range(1, 7)))
 """By the number of entries, what makes their sum a mean."""
 
-Node = tuple[int, int, int]
-"""Negative units, tie rank, position among the candidates: the smallest is the best of a heap."""
+Node = tuple[int, ...]
+"""Negative units, tie rank, position among the candidates (and maybe a number, see `kernel_avoiding`): the smallest is
+the best of a heap."""
 Lane = tuple[int, int, int, list[Node]]
 """Nodes of a group with as many entries: factor of their mean, the same with a boost, number of entries, the heap."""
 Head = tuple[int, int, int, list[Node]]
@@ -39,10 +41,10 @@ Head = tuple[int, int, int, list[Node]]
 
 def place_grouped(request: PlaceRequest) -> Placed:
     """Place as many of the request's allocations as there is room for."""
-    return _Placement(request).run()
+    return GroupedPlacement(request).run()
 
 
-class _Placement:
+class GroupedPlacement:
     """One request being carried out."""
 
     def __init__(self, request: PlaceRequest) -> None:
@@ -65,7 +67,7 @@ class _Placement:
         self.first_boosts = list(self.boosts.units)
         chosen: list[int] = []
         boosts: list[int] = []
-        if request.count == 1 and request.check is None and self._is_usual():
+        if request.count == 1 and request.check is None and not request.penalties and self._is_usual():
             chosen, boosts = (column[:1].tolist() for column in self._first(1))
         elif len(slots):
             self._fill_lanes()
@@ -86,10 +88,13 @@ class _Placement:
         """Whether no boost is so large that scores would have to be cut off to be put in one order."""
         return max(map(abs, self.first_boosts), default=0) < _BOOST_MAX
 
-    def _first(self, count: int) -> tuple[Places, Units]:
-        """The positions of the best nodes for the first placement, and their boosts."""
+    def _first(self, count: int, less: Units | None = None) -> tuple[Places, Units]:
+        """The positions of the best nodes for the first placement, and their boosts; `less` marks those to avoid."""
         boost = np.array(self.first_boosts, dtype=np.int64)[self.groups.of]
-        keys = (self.units + boost) * np.array(_FACTOR, dtype=np.int64)[self.entries + (boost != 0)]
+        units, entries = self.units, self.entries
+        if less is not None:
+            units, entries = units + less * PENALTY_UNITS, entries + less
+        keys = (units + boost) * np.array(FACTOR, dtype=np.int64)[entries + (boost != 0)]
         order = (-np.clip(keys, -_KEY_MAX, _KEY_MAX) << self.ties.bits) + self.ranks
         at = np.argpartition(order, count - 1)[:count] if len(order) > count else np.arange(len(order))
         at = at[np.argsort(order[at])]
@@ -97,9 +102,9 @@ class _Placement:
 
     def _fill_lanes(self) -> None:
         """One sorted list (which is a heap) per group and number of entries, no longer than it can be used."""
-        count = self.request.count if self.request.check is None else len(self.units)
+        count = self._depth() if self.request.check is None else len(self.units)
         order = np.argsort((-self.units << self.ties.bits) + self.ranks)
-        lanes = self.groups.of * len(_FACTOR) + self.entries
+        lanes = self.groups.of * len(FACTOR) + self.entries
         small = lanes.astype(np.uint16) if int(lanes.max()) < 1 << 16 else lanes
         order = order[np.argsort(small[order], kind="stable")]
         ordered = lanes[order]
@@ -111,9 +116,13 @@ class _Placement:
         nodes = list(zip((-self.units[order]).tolist(), self.ranks[order].tolist(), order.tolist(), strict=True))
         at = 0
         for lane, length in zip(ordered[starts].tolist(), lengths.tolist(), strict=True):
-            group, entries = divmod(lane, len(_FACTOR))
-            self.lanes[group].append((_FACTOR[entries], _FACTOR[entries + 1], entries, nodes[at : at + length]))
+            group, entries = divmod(lane, len(FACTOR))
+            self.lanes[group].append((FACTOR[entries], FACTOR[entries + 1], entries, nodes[at : at + length]))
             at += length
+
+    def _depth(self) -> int:
+        """How many nodes of a list may be looked at."""
+        return self.request.count
 
     def _heads(self, current: list[Head | None]) -> list[Head]:
         """The best node of every group, as a heap."""
@@ -132,7 +141,8 @@ class _Placement:
         best_key = best_rank = 0
         for plain, boosted, _, nodes in self.lanes[group]:
             if nodes:
-                units, rank, _ = nodes[0]
+                node = nodes[0]
+                units, rank = node[0], node[1]
                 key = (units - boost) * boosted if boost else units * plain
                 if best is None or key < best_key or (key == best_key and rank < best_rank):
                     best, best_key, best_rank = nodes, key, rank
@@ -140,7 +150,7 @@ class _Placement:
 
     def _place(self) -> tuple[list[int], list[int]]:
         check, count, boosts = self.request.check, self.request.count, self.boosts
-        again = _Again(self.candidates, count)
+        again = Again(self.candidates, count)
         current: list[Head | None] = [None] * len(self.lanes)
         heads = self._heads(current)
         chosen: list[int] = []
@@ -187,7 +197,7 @@ class _Placement:
             if lane[2] == entries:
                 heappush(lane[3], node)
                 return
-        self.lanes[group].append((_FACTOR[entries], _FACTOR[entries + 1], entries, [node]))
+        self.lanes[group].append((FACTOR[entries], FACTOR[entries + 1], entries, [node]))
 
     def _return(self, waiting: list[tuple[int, list[Node], Node]], concerned: list[int] | None) -> list[int] | None:
         """Nodes that were only refused for now are candidates again; those groups are concerned too."""
@@ -198,7 +208,7 @@ class _Placement:
         return None if concerned is None else [*concerned, *groups]
 
 
-class _Again:
+class Again:
     """The score of a node that has just got an allocation and has room for another."""
 
     def __init__(self, candidates: Candidates, count: int) -> None:

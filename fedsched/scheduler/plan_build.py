@@ -6,7 +6,7 @@ ports of its own). Both end in the same columns; only what differs is stored per
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,9 @@ from fedsched.codec import dumps
 from fedsched.model.deployment import DeploymentStatusUpdate
 from fedsched.model.ids import uuid_bytes
 from fedsched.model.job import Job
+from fedsched.model.score_names import COUNT_AT_ZERO, ORDER
 from fedsched.state.fields import pack
+from fedsched.state.tables.alloc_scores import NO_SCORES, Scores, joined
 from fedsched.state.tables.deployment_updates import DeploymentStatusWrite
 from fedsched.state.tables.deployments import DeploymentWrite
 from fedsched.state.tables.evaluations import EvaluationWrite
@@ -44,8 +46,10 @@ class _Batch:
     ids: list[bytes] = field(default_factory=list)
     node_slots: list[NDArray[np.uint32]] = field(default_factory=list)
     name_indexes: list[NDArray[np.uint32]] = field(default_factory=list)
-    previous: dict[int, bytes] = field(default_factory=dict)
+    previous: list[bytes] = field(default_factory=list)
+    has_previous: bool = False
     own: dict[int, bytes] = field(default_factory=dict)
+    scores: list[tuple[Scores, int]] = field(default_factory=list)
     count: int = 0
 
 
@@ -76,58 +80,56 @@ class PlanBuilder:
         return not any(parts)
 
     def place_many(
-        self, group: str, ids: bytes, node_slots: NDArray[Any], name_indexes: NDArray[Any], shared: bytes
+        self,
+        group: str,
+        ids: bytes,
+        node_slots: NDArray[Any],
+        name_indexes: NDArray[Any],
+        shared: bytes,
+        *,
+        scores: Mapping[str, NDArray[Any]] | None = None,
+        previous: bytes = b"",
+        own: Mapping[int, dict[str, Any]] | None = None,
+        flags: int = 0,
+        older: Older = CURRENT,
     ) -> None:
-        """New allocations of one group that differ only in id, node and place in the group."""
-        batch = self._batch(group, 0, shared, CURRENT)
+        """New allocations of one group.
+
+        `scores` has per scorer one figure for each. `previous` has the ids of those that they replace (zeros for none),
+        or is empty if none replaces anybody. `own` are fields of the record (by their stored names) that only one has,
+        by its position here.
+        """
+        batch, count = self._batch(group, flags, shared, older), len(node_slots)
         batch.ids.append(ids)
         batch.node_slots.append(node_slots.astype("<u4"))
         batch.name_indexes.append(name_indexes.astype("<u4"))
-        batch.count += len(node_slots)
-        self.placed_count += len(node_slots)
-
-    def place_one(
-        self,
-        group: str,
-        identity: bytes,
-        node_slot: int,
-        name_index: int,
-        shared: bytes,
-        *,
-        flags: int = 0,
-        previous: str = "",
-        own: dict[str, Any] | None = None,
-        older: Older = CURRENT,
-    ) -> None:
-        """One new allocation; `own` are fields of the record (by their stored names) that only it has."""
-        batch = self._batch(group, flags, shared, older)
-        if previous:
-            batch.previous[batch.count] = uuid_bytes(previous)
-        if own:
-            batch.own[batch.count] = dumps(own)
-        batch.ids.append(identity)
-        batch.node_slots.append(np.array([node_slot], dtype="<u4"))
-        batch.name_indexes.append(np.array([name_index], dtype="<u4"))
-        batch.count += 1
-        self.placed_count += 1
+        batch.previous.append(previous or NO_ID * count)
+        batch.has_previous |= bool(previous)
+        batch.scores.append((_scores(scores), count))
+        for at, fields in (own or {}).items():
+            batch.own[batch.count + at] = dumps(fields)
+        batch.count += count
+        self.placed_count += count
 
     def stop(
         self, ids: Iterable[str], *, desired: int, client_status: int = 0, fields: dict[str, Any] | None = None
     ) -> None:
         """Allocations that get a new desired status (see the codes of `alloc_columns`) for one reason."""
-        known = list(map(uuid_bytes, ids))
-        if known:
-            encoded = dumps(fields) if fields else b""
-            self._stopped.setdefault((desired, client_status, encoded), []).extend(known)
+        self.stop_known(list(map(uuid_bytes, ids)), desired, client_status, dumps(fields) if fields else b"")
 
-    def take_back_stop(self, alloc_id: str) -> None:
-        """No place was found for its successor: it goes on."""
-        identity = uuid_bytes(alloc_id)
-        for key, ids in list(self._stopped.items()):
-            if identity in ids:
-                ids.remove(identity)
-                if not ids:
-                    del self._stopped[key]
+    def stop_known(self, ids: list[bytes], desired: int, client_status: int, encoded: bytes) -> None:
+        """The same with ids and fields as they will be stored."""
+        if ids:
+            self._stopped.setdefault((desired, client_status, encoded), []).extend(ids)
+
+    def take_back_stops(self, ids: set[bytes]) -> None:
+        """These go on as before, for now."""
+        for key, known in list(self._stopped.items()):
+            left = [identity for identity in known if identity not in ids]
+            if left:
+                self._stopped[key] = left
+            else:
+                del self._stopped[key]
 
     def update(self, group: str, ids: Iterable[str], shared: bytes = b"") -> None:
         """Allocations that go on in place under the plan's job version."""
@@ -178,10 +180,17 @@ class PlanBuilder:
         return self._placed.setdefault((group, flags, shared, older), _Batch())
 
 
+def _scores(columns: Mapping[str, NDArray[Any]] | None) -> Scores:
+    """Figures as they are stored; a scorer that had nothing to say about anybody is left out."""
+    if not columns:
+        return NO_SCORES
+    known = ((name, columns[name]) for name in ORDER if name in columns)
+    said = {name: column for name, column in known if name in COUNT_AT_ZERO or column.any()}
+    return Scores(tuple(said), b"".join(column.astype("<f4").tobytes() for column in said.values()))
+
+
 def _placed(group: str, flags: int, shared: bytes, older: Older, batch: _Batch) -> PlacedGroup:
-    previous = b""
-    if batch.previous:
-        previous = b"".join(batch.previous.get(at, NO_ID) for at in range(batch.count))
+    scores = joined(batch.scores)
     own_data, own_sizes = pack(list(batch.own.values())) if batch.own else (b"", b"")
     return PlacedGroup(
         group=group,
@@ -190,10 +199,12 @@ def _placed(group: str, flags: int, shared: bytes, older: Older, batch: _Batch) 
         name_indexes=np.concatenate(batch.name_indexes).tobytes(),
         flags=flags,
         shared=shared,
-        previous=previous,
+        previous=b"".join(batch.previous) if batch.has_previous else b"",
         own_at=np.array(list(batch.own), dtype="<u4").tobytes(),
         own=own_data,
         own_sizes=own_sizes,
+        score_names=scores.text,
+        scores=scores.data,
         of_version=older.version,
         of_deployment=older.deployment_id,
     )

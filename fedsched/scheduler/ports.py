@@ -65,9 +65,16 @@ def parse_ports(text: str) -> Ranges:
 
 
 class PortIndex:
-    """What is taken on one node, by address."""
+    """What is taken on one node, by address.
 
-    def __init__(self, node: Node, held: Iterable[HeldPort] = ()) -> None:
+    Those who hold ports there are given one by one, or asked for by the number of a port when it is looked at: that
+    costs the same however many they are. They must not be in conflict with each other then.
+    """
+
+    def __init__(
+        self, node: Node, held: Iterable[HeldPort] = (), *, holders: Callable[[int], Iterable[HeldPort]] | None = None
+    ) -> None:
+        self._holders = holders
         self._networks = host_networks(node)
         self._device, self._address = _default_place(node)
         self._kept = _kept_ports(node)
@@ -91,7 +98,8 @@ class PortIndex:
 
     def would_collide(self, new: Iterable[HeldPort]) -> bool:
         """Whether any of these ports is kept by the node, or held by someone (else) who minds."""
-        before = self.with_(())
+        new = tuple(new)
+        before = self.with_(held for value in {port.value for port in new} for held in self._held(value))
         before.collides = False
         for port in new:
             before.take(port)
@@ -189,7 +197,15 @@ class PortIndex:
         return PortOffer(network, mappings, tuple(chosen))
 
     def _is_free_at(self, address: str, value: int) -> bool:
-        return value not in self._taken.get(address, ()) and not _within(self._kept[address], value)
+        if value in self._taken.get(address, ()) or _within(self._kept[address], value):
+            return False
+        return not any(
+            address == held.address or address in self._networks.get(held.host_network, ())
+            for held in self._held(value)
+        )
+
+    def _held(self, value: int) -> Iterable[HeldPort]:
+        return self._holders(value) if self._holders is not None else ()
 
 
 def host_networks(node: Node) -> dict[str, tuple[str, ...]]:

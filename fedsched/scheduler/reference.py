@@ -88,7 +88,8 @@ def _key(request: PlaceRequest, slot: int, placed: list[int], lowest: float) -> 
     there = here + (request.collisions.tolist().count(slot) if request.collisions is not None else 0)
     if there:
         entries.append(anti_affinity(there, request.group_count))
-    if request.penalty is not None and slot in request.penalty.tolist():
+    penalty = request.penalties[len(placed)] if request.penalties else request.penalty
+    if penalty is not None and slot in penalty.tolist():
         entries.append(PENALTY)
     entries += [float(values[slot]) for values in request.bonuses.values()]
     units = [in_units(entry) for entry in entries]
@@ -143,6 +144,7 @@ def place_by_argmax(request: PlaceRequest) -> list[int]:
     """The same for large fleets: still every node for every placement, but in columns. Without blocks and checks."""
     assert not any((request.spreads, request.limits, request.check, request.bonuses)), "not for these"
     assert request.penalty is None, "not for penalties"
+    assert not request.penalties, "not for penalties"
     fleet, ties = request.fleet, Ties(request.seed, request.fleet.size)
     ranks = ties.ranks(np.arange(fleet.size))
     there = np.zeros(fleet.size, dtype=np.int64)

@@ -8,29 +8,34 @@ place is explained and counted. How an evaluation ends is for its scheduler; see
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from msgspec.structs import replace
 
-from fedsched.model.alloc import ClientStatus
+from fedsched.codec import dumps
+from fedsched.model.alloc import ClientStatus, RescheduleTracker
 from fedsched.model.alloc_metric import AllocMetric
-from fedsched.model.deployment import Deployment
+from fedsched.model.deployment import Deployment, DeploymentStatusUpdate
 from fedsched.model.evaluation import Evaluation, EvaluationStatus
 from fedsched.model.group import TaskGroup
 from fedsched.model.job import Job
 from fedsched.scheduler.ask import Offer
 from fedsched.scheduler.choose import NO_SLOTS, Chooser, Chosen, Slots
+from fedsched.scheduler.effort import piece_of
 from fedsched.scheduler.evict import Eviction, Evictions, may_preempt
 from fedsched.scheduler.field import GroupField, JobField, taints_of_fleet
 from fedsched.scheduler.fleet import Fleet
 from fedsched.scheduler.fresh_ids import fresh_ids
+from fedsched.scheduler.pieces import Pieces
 from fedsched.scheduler.plan_build import CURRENT, Older, PlanBuilder
-from fedsched.scheduler.reconcile.held import CANARY, EVICT, LOST, NO_PLACE_FOUND, RUN, STOP, UNKNOWN, Held, Roster
-from fedsched.scheduler.reconcile.service import Ground, reconcile
-from fedsched.scheduler.reconcile.wanted import GroupWanted, Reason, Single, Stop, Wanted
+from fedsched.scheduler.reconcile.deployments import superseded
+from fedsched.scheduler.reconcile.held import EVICT, LOST, NO_PLACE_FOUND, RUN, STOP, UNKNOWN, Held, Roster
+from fedsched.scheduler.reconcile.service import Ground, reconcile_in_pieces
+from fedsched.scheduler.reconcile.wanted import GroupWanted, Single, Stop, Wanted
+from fedsched.scheduler.replace import Replacements
 from fedsched.scheduler.settings import config_of
-from fedsched.scheduler.stored import became, own_fields, shared_fields, wished_fields
+from fedsched.scheduler.stored import became, own_fields, said_fields, shared_fields, wished_fields
 from fedsched.state.store import EvaluationView, State
 from fedsched.state.tables.alloc_columns import CLIENT_CODES
 from fedsched.state.tables.deployments import deployment_write
@@ -39,8 +44,6 @@ from fedsched.state.tables.evaluations import evaluation_write
 PLACEMENTS_MAX: Final = 4_000
 """Placed by one plan; a larger job takes several, so that no step holds up the event loop."""
 
-SINGLES_MAX: Final = 48
-"""Of these, placed one by one; each looks at the whole fleet."""
 LOOKS_MAX: Final = 256
 """Of these, with ports, cores, devices or volumes, for which single nodes are looked at."""
 DRY_PLACEMENTS_MAX: Final = 50_000
@@ -51,6 +54,12 @@ NewId = Callable[[], str]
 
 class Run:
     """One attempt at work."""
+
+    is_ranked = True
+    """Whether nodes are compared; otherwise each placement has its node."""
+
+    chooser_type: ClassVar[type[Chooser]] = Chooser
+    """Who picks the nodes; a scheduler of somebody's own may have another idea."""
 
     def __init__(
         self, evaluation: Evaluation, new_id: NewId, state: State, fleet: Fleet, view: EvaluationView, now_ns: int
@@ -73,25 +82,28 @@ class Run:
         self.field = None
         if view.job is not None:
             self.field = JobField(state, fleet, view.job, config, is_stored=not evaluation.annotate_plan)
-        self.chooser = Chooser(self.field, self.roster, evaluation.id) if self.field is not None else None
+        self.chooser = self.chooser_type(self.field, self.roster, evaluation.id) if self.field is not None else None
         self.evictions = Evictions(state, fleet, view.job)
         self.may_preempt = view.job is not None and may_preempt(config, view.job.type)
         self.failed: dict[str, AllocMetric] = {}
-        self.queued: dict[str, int] = {}
+        self.queued = {group.name: 0 for group in view.job.task_groups} if view.job is not None else {}
+        """How many of each group found no place; that none did has to be said too, or the last number would stand."""
         self.deployment_id = ""
         self.has_more = False
+        self.pauses = False
+        """Whether others get a turn now and then; the state and the fleet are then its own."""
         self.waits_for_follow_up = False
         self.wanted = Wanted()
         is_dry = evaluation.annotate_plan
         self.left = DRY_PLACEMENTS_MAX if is_dry else PLACEMENTS_MAX
-        self._singles_left = DRY_PLACEMENTS_MAX if is_dry else SINGLES_MAX
         self._looks_left = DRY_PLACEMENTS_MAX if is_dry else LOOKS_MAX
 
     def close(self) -> None:
         if self.chooser is not None:
             self.chooser.close()
 
-    def go(self) -> None:
+    def steps(self) -> Iterator[None]:
+        """Do all of it, with a pause now and then; unless it `pauses`, pieces are as large as they come."""
         latest = self._latest_deployment()
         ground = Ground(
             evaluation=self.evaluation,
@@ -105,21 +117,27 @@ class Run:
             job_at=self._job_at,
             deployments=self._deployments,
         )
-        self.wanted = self.reconcile(ground)
+        if self.pauses and self.field is not None:
+            for one in self.field.job.task_groups:
+                yield from self.field.group(one).look()
+        self.wanted = yield from self.reconcile(ground)
+        yield
         self._deploy(latest)
         self._stop_what_goes()
+        yield
         for group in self.wanted.groups.values():
             self._change_in_place(group)
+            yield
         for group in self.wanted.groups.values():
-            self._place(group, group.destructive)
+            yield from self._place(group, group.destructive)
         for group in self.wanted.groups.values():
-            self._place(group, group.special)
-            self.place_fresh(group)
+            yield from self._place(group, group.special)
+            yield from self.place_fresh(group)
         self._follow_up()
 
-    def reconcile(self, ground: Ground) -> Wanted:
+    def reconcile(self, ground: Ground) -> Pieces[Wanted]:
         """Compare what is wanted with what is there."""
-        return reconcile(ground)
+        return reconcile_in_pieces(ground)
 
     # ---------------------------------------------------------------- what is known
 
@@ -153,9 +171,15 @@ class Run:
             self.deployment_id = wanted.deployment.id
         elif latest is not None and latest.is_active and self._is_of_job(latest):
             self.deployment_id = latest.id
-        for update in wanted.deployment_updates:
+        for update in (*wanted.deployment_updates, *self._orphans(latest)):
             self.builder.deployment_status(update)
         self.builder.deployment_id = self.deployment_id
+
+    def _orphans(self, latest: Deployment | None) -> list[DeploymentStatusUpdate]:
+        """Active deployments beside the latest: of a purged namesake of the job, which nobody else would end."""
+        seen = latest.id if latest is not None else ""
+        rows = self.state.deployments.rows.by("active", self.evaluation.namespace, self.evaluation.job_id)
+        return [superseded(row.deployment(), self.now_ns) for row in rows if row.id != seen]
 
     def _is_of_job(self, deployment: Deployment) -> bool:
         job = self.job
@@ -168,21 +192,29 @@ class Run:
         """Stops that hang on no placement come first: what they free may be used."""
         for held in self.wanted.gone:
             self.builder.stop([held.id], desired=held.desired, client_status=LOST, fields=wished_fields(held))
-        for group in self.wanted.groups.values():
-            for stop in group.stops:
-                self._stop(stop)
+        stops = [stop for group in self.wanted.groups.values() for stop in group.stops]
+        if self.chooser is not None:
+            self.chooser.free(stop.held for stop in stops)
+        self.write_stops(stops)
         for evaluation_id in self.wanted.dropped_evaluations:
             known = self.state.evaluations.get(evaluation_id)
             if known is not None and not known.status.is_terminal:
                 cancelled = replace(known, status=EvaluationStatus.CANCELLED, modify_time_ns=self.now_ns)
                 self.builder.evaluations([evaluation_write(cancelled)])
 
-    def _stop(self, stop: Stop) -> None:
-        status = CLIENT_CODES[stop.client_status] if stop.client_status is not None else 0
-        fields = wished_fields(stop.held, description=stop.description, followup_id=stop.followup_id)
-        self.builder.stop([stop.held.id], desired=STOP, client_status=status, fields=fields)
-        if self.chooser is not None:
-            self.chooser.free([stop.held])
+    def write_stops(self, stops: Sequence[Stop]) -> None:
+        """The plan stops these. Nearly all of many say the same."""
+        said: dict[tuple[str, str, ClientStatus | None], list[bytes]] = {}
+        for stop in stops:
+            if not stop.held.has_story:
+                key = (stop.description, stop.followup_id, stop.client_status)
+                said.setdefault(key, []).append(stop.held.identity)
+                continue
+            fields = wished_fields(stop.held, description=stop.description, followup_id=stop.followup_id)
+            self.builder.stop_known([stop.held.identity], STOP, _code(stop.client_status), dumps(fields))
+        for (description, followup_id, status), ids in said.items():
+            fields = said_fields(description, followup_id)
+            self.builder.stop_known(ids, STOP, _code(status), dumps(fields) if fields else b"")
 
     def _change_in_place(self, group: GroupWanted) -> None:
         for held in group.in_place:
@@ -210,6 +242,7 @@ class Run:
         if self.evaluation.wait_until_ns:
             needed = {entry.followup_id for group in groups for entry in group.disconnecting}
             needed |= {stop.followup_id for group in groups for stop in group.stops}
+            needed |= {group.held_up_until for group in groups}
             later = [one for one in later if one.id in needed]
         if later:
             self.builder.evaluations([evaluation_write(one) for one in later])
@@ -217,125 +250,124 @@ class Run:
 
     # --------------------------------------------------------------------- placing
 
-    def _place(self, wanted: GroupWanted, singles: list[Single]) -> None:
-        """Place one after the other what has a story."""
-        for single in singles:
-            if wanted.name in self.failed:
-                self._fail_again(wanted, single)
-                continue
-            if not self.left or not self._singles_left:
-                self.has_more = True
-                return
-            self._singles_left -= 1
-            self.place_single(wanted, single)
+    def _place(self, wanted: GroupWanted, singles: list[Single]) -> Iterator[None]:
+        if singles:
+            assert self.chooser is not None
+            yield from Replacements(self, self.chooser).place(wanted, singles)
 
-    def place_single(self, wanted: GroupWanted, single: Single) -> None:
-        assert self.chooser is not None
-        group, older = self._field_for(wanted, single)
-        if single.stop is not None:
-            self._stop(single.stop)
-        chosen = self.choose_for(group, single)
-        eviction: Eviction | None = None
-        if chosen.unplaced and self.may_preempt:
-            eviction = self.evict_at(group, single.name_index, single.node)
-        if chosen.unplaced and eviction is None:
-            if single.stop is not None:
-                self._unstop(single)
-            self.not_placed(wanted, group, single, chosen)
-            return
-        self.left -= 1
-        identity = fresh_ids(self.new_id(), 1)
-        offer = self._evict_for(eviction, group, identity) if eviction is not None else _first(chosen.offers)
-        slot = eviction.slot if eviction is not None else int(chosen.node_slots[0])
-        victims = eviction.ids if eviction is not None else ()
-        self.builder.place_one(
-            wanted.name,
-            identity,
-            slot,
-            single.name_index,
-            shared_fields(group.ask, chosen.metric),
-            flags=CANARY if single.is_canary else 0,
-            previous=single.previous.id if single.previous is not None else "",
-            own=own_fields(group.ask, offer, tracker=single.tracker, preempted=victims),
-            older=older,
-        )
+    def piece_of(self, group: GroupField, *, is_tied: bool = False) -> int:
+        """How many of a group are placed between two pauses."""
+        return piece_of(group, is_tied=is_tied) if self.pauses else DRY_PLACEMENTS_MAX
 
-    def not_placed(self, wanted: GroupWanted, group: GroupField, single: Single, chosen: Chosen) -> None:
-        """There is no node for it."""
-        self.fail(wanted, group, chosen.metric, 1)
+    def has_failed(self, wanted: GroupWanted) -> bool:
+        """Whether nothing more of a group need be tried: where one found no place, no other will."""
+        return wanted.name in self.failed
 
-    def choose_for(self, group: GroupField, single: Single) -> Chosen:
-        assert self.chooser is not None
-        names = [single.name_index]
-        penalty = self._slots_of(single.penalty_nodes())
-        disk = group.group.ephemeral_disk
-        if single.previous is not None and (disk.sticky or disk.migrate) and group.mask[single.previous.node]:
-            home = self.chooser.choose(group, names, only=np.array([single.previous.node], dtype=np.int64))
-            if not home.unplaced:
-                return home
-        return self.chooser.choose(group, names, penalty=penalty)
+    def room_for(self, group: GroupField) -> int:
+        """How many more of a group may be placed by this plan."""
+        return max(0, min(self.left, self._looks_left) if group.ask.needs_special else self.left)
 
-    def place_fresh(self, wanted: GroupWanted) -> None:
-        """Place what differs only in its name, all in one go."""
+    def note_looks(self, group: GroupField, count: int) -> None:
+        """So many are about to be placed; count those for which single nodes are looked at."""
+        if group.ask.needs_special:
+            self._looks_left -= count
+
+    def home_of(self, group: GroupField, single: Single) -> int:
+        """The slot of the node that is tried first and alone; -1 if there is none."""
+        held, disk = single.previous, group.group.ephemeral_disk
+        if held is None or not (disk.sticky or disk.migrate) or not group.mask[held.node]:
+            return -1
+        return held.node
+
+    def not_placed(self, wanted: GroupWanted, group: GroupField, node: int, metric: AllocMetric) -> None:
+        """There is no room on the only node that will do."""
+        self.fail(wanted, group, metric, 1)
+
+    def place_fresh(self, wanted: GroupWanted) -> Iterator[None]:
+        """Place what differs only in its name, many at a time."""
         count = len(wanted.fresh)
         if not count or wanted.group is None:
             return
         assert self.chooser is not None
         assert self.field is not None
-        if wanted.name in self.failed:
-            self.fail(wanted, self.field.group(wanted.group), self.failed[wanted.name], count)
-            return
         group = self.field.group(wanted.group)
-        limit = min(self.left, self._looks_left) if group.ask.needs_special else self.left
-        names = wanted.fresh[:limit]
+        if wanted.name in self.failed:
+            self.fail(wanted, group, self.failed[wanted.name], count)
+            return
+        names = wanted.fresh[: self.room_for(group)]
+        self.note_looks(group, len(names))
+        at, piece = 0, self.piece_of(group)
+        while at < len(names):
+            part = names[at : at + piece]
+            chosen = self.chooser.choose(group, part)
+            placed = len(chosen.node_slots)
+            self.left -= placed
+            if placed:
+                self.add_fresh(wanted, group, chosen, part[:placed])
+            at += placed
+            if chosen.unplaced:
+                at += yield from self._evict_for_fresh(wanted, group, names[at:], chosen.metric)
+                if at < len(names):
+                    self.fail(wanted, group, chosen.metric, count - at)
+                    return
+            yield
         self.has_more = self.has_more or len(names) < count
-        if not len(names):
-            return
-        if group.ask.needs_special:
-            self._looks_left -= len(names)
-        chosen = self.chooser.choose(group, names)
-        placed = len(chosen.node_slots)
-        self.left -= placed
-        if placed:
-            self.add_fresh(wanted, group, chosen, names[:placed])
-        if not chosen.unplaced:
-            return
-        rest = names[placed:].tolist()
-        for name in list(rest) if self.may_preempt else ():
-            if not self.evict_one(wanted, group, name, chosen.metric):
+
+    def _evict_for_fresh(self, wanted: GroupWanted, group: GroupField, names: Any, metric: AllocMetric) -> Pieces[int]:
+        """Place these by evicting others, as long as that can be done; how many were placed."""
+        placed = 0
+        for name in names.tolist() if self.may_preempt else ():
+            if not self.evict_one(wanted, group, name, metric):
                 break
-            rest.remove(name)
-        if rest:
-            self.has_more = False
-            left_out = count - len(names)
-            self.fail(wanted, group, chosen.metric, len(rest) + left_out)
+            placed += 1
+            yield
+        return placed
 
     def add_fresh(self, wanted: GroupWanted, group: GroupField, chosen: Chosen, names: Any) -> None:
-        ids = fresh_ids(self.new_id(), len(names))
-        shared = shared_fields(group.ask, chosen.metric)
-        if chosen.offers is None:
-            self.builder.place_many(wanted.name, ids, chosen.node_slots, names, shared)
-            return
-        places = zip(chosen.node_slots.tolist(), names.tolist(), chosen.offers, strict=True)
-        for at, (slot, name, offer) in enumerate(places):
-            own = own_fields(group.ask, offer)
-            self.builder.place_one(wanted.name, ids[16 * at : 16 * at + 16], slot, name, shared, own=own)
+        own = {at: own_fields(group.ask, offer) for at, offer in enumerate(chosen.offers or ())}
+        self.builder.place_many(
+            wanted.name,
+            fresh_ids(self.new_id(), len(names)),
+            chosen.node_slots,
+            names,
+            shared_fields(group.ask, chosen.metric),
+            scores=chosen.scores,
+            own=own,
+        )
 
-    def evict_at(self, group: GroupField, name: int, node: int = -1) -> Eviction | None:
-        """Who has to go for one more of the group: anywhere, or on one node."""
+    def evict_one(
+        self,
+        wanted: GroupWanted,
+        group: GroupField,
+        name: int,
+        metric: AllocMetric,
+        node: int = -1,
+        *,
+        avoid: Slots = NO_SLOTS,
+        tracker: RescheduleTracker | None = None,
+        **told: Any,
+    ) -> bool:
+        """Place one more of a group by evicting others (anywhere, or on one node), if that can be done.
+
+        `told` is what else the plan says about it, see `PlanBuilder.place_many`.
+        """
         assert self.chooser is not None
         only = np.array([node], dtype=np.int64) if node >= 0 else None
-        return self.evictions.find(self.chooser, group, name, only)
-
-    def evict_one(self, wanted: GroupWanted, group: GroupField, name: int, metric: AllocMetric, node: int = -1) -> bool:
-        """Place one more of a group by evicting others, if that can be done."""
-        eviction = self.evict_at(group, name, node)
+        eviction = self.evictions.find(self.chooser, group, name, only, avoid=avoid, is_ranked=self.is_ranked)
         if eviction is None:
             return False
         identity = fresh_ids(self.new_id(), 1)
         offer = self._evict_for(eviction, group, identity)
-        own = own_fields(group.ask, offer, preempted=eviction.ids)
-        self.builder.place_one(wanted.name, identity, eviction.slot, name, shared_fields(group.ask, metric), own=own)
+        self.builder.place_many(
+            wanted.name,
+            identity,
+            np.array([eviction.slot], dtype=np.int64),
+            np.array([name], dtype=np.int64),
+            shared_fields(group.ask, metric),
+            scores={name: np.array([value]) for name, value in eviction.scores.items()},
+            own={0: own_fields(group.ask, offer, tracker=tracker, preempted=eviction.ids)},
+            **told,
+        )
         self.left -= 1
         return True
 
@@ -361,24 +393,11 @@ class Run:
             self.failed[wanted.name] = replace(known, coalesced_failures=known.coalesced_failures + count)
         self.queued[wanted.name] = self.queued.get(wanted.name, 0) + count
 
-    def _fail_again(self, wanted: GroupWanted, single: Single) -> None:
-        group, _ = self._field_for(wanted, single)
-        self.fail(wanted, group, self.failed[wanted.name], 1)
-        self._mark_unplaced(single)
-
-    def _unstop(self, single: Single) -> None:
-        """No place was found for its replacement: the old one is not stopped after all."""
-        assert self.chooser is not None
-        assert single.stop is not None
-        self.builder.take_back_stop(single.stop.held.id)
-        self.chooser.take_back(single.stop.held)
-        self._mark_unplaced(single)
-
-    def _mark_unplaced(self, single: Single) -> None:
+    def mark_unplaced(self, single: Single) -> None:
         """A failed one that could not be replaced remembers it, so that the next evaluation tries again."""
         held = single.previous
-        if single.reason is not Reason.RESCHEDULE or held is None or single.tracker is None:
-            return
+        if held is None or single.tracker is None or not held.is_terminal or held.last_reschedule_failed:
+            return  # who still runs is looked at again anyway
         known = held.tracker
         tracker = replace(known if known is not None else single.tracker, last_reschedule=NO_PLACE_FOUND)
         if known is None:
@@ -387,7 +406,7 @@ class Run:
 
     # --------------------------------------------------------------------- helping
 
-    def _field_for(self, wanted: GroupWanted, single: Single) -> tuple[GroupField, Older]:
+    def field_for(self, wanted: GroupWanted, single: Single) -> tuple[GroupField, Older]:
         assert self.field is not None
         assert wanted.group is not None
         if single.job_version is None or self.job is None or single.job_version == self.job.version:
@@ -398,10 +417,6 @@ class Run:
             return self.field.group(wanted.group), CURRENT
         return self.field.group(group, job), Older(job.version, single.deployment_id or "")
 
-    def _slots_of(self, node_ids: set[str]) -> Slots:
-        found = [slot for node_id in sorted(node_ids) if (slot := self.fleet.slot_of(node_id)) is not None]
-        return np.array(found, dtype=np.int64) if found else NO_SLOTS
 
-
-def _first(offers: list[Offer] | None) -> Offer | None:
-    return offers[0] if offers else None
+def _code(status: ClientStatus | None) -> int:
+    return CLIENT_CODES[status] if status is not None else 0

@@ -14,6 +14,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsched.model import score_names
+
 Algorithm = Literal["binpack", "spread", "balanced"]
 
 UNIT: Final = 1 << 28
@@ -30,13 +32,14 @@ PENALTY: Final = -1.0
 MISSING: Final = -1.0
 """What a spread block says to a node without the attribute, or with a value that it does not want."""
 
-FIT = "binpack"
-ANTI_AFFINITY = "job-anti-affinity"
-RESCHEDULE_PENALTY = "node-reschedule-penalty"
-AFFINITY = "node-affinity"
-DEVICES = "devices"
-SPREAD = "allocation-spread"
-"""The names under which people see the entries."""
+FIT: Final = score_names.FIT
+ANTI_AFFINITY: Final = score_names.ANTI_AFFINITY
+RESCHEDULE_PENALTY: Final = score_names.RESCHEDULE_PENALTY
+AFFINITY: Final = score_names.AFFINITY
+DEVICES: Final = score_names.DEVICES
+SPREAD: Final = score_names.SPREAD
+PREEMPTION: Final = score_names.PREEMPTION
+FINAL: Final = score_names.FINAL
 
 
 def free_share(used: float, available: float) -> float:
@@ -60,6 +63,13 @@ def fit_entry(free_cpu: float, free_memory: float, algorithm: Algorithm = "binpa
 def anti_affinity(collisions: int, count: int) -> float:
     """Against putting more of one group on a node; `collisions` are there already, `count` is the group's."""
     return max(-(collisions + 1) / max(count, 1), ANTI_AFFINITY_MIN)
+
+
+def anti_units(collisions: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """The same in units, for many nodes."""
+    entry = np.maximum(-(collisions + 1) / max(count, 1), ANTI_AFFINITY_MIN)
+    units: NDArray[np.int64] = np.rint(entry * UNIT).astype(np.int64)
+    return units
 
 
 def target_boost(desired: float, used: int, weight_share: float) -> float:

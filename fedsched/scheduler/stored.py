@@ -52,17 +52,22 @@ def wished_fields(
     One that `is_back` is waited for no longer: the evaluation that would have come back to it was dropped.
     """
     states = (*held.states, state) if state is not None else held.states
-    fields: dict[str, Any] = {}
-    if description:
-        fields["DesiredDescription"] = description
-    waited_by = followup_id or ("" if is_back else held.followup_id)
-    if waited_by:
-        fields["FollowupEvalID"] = waited_by
+    fields = said_fields(description, followup_id or ("" if is_back else held.followup_id))
     if states:
         fields["AllocStates"] = to_plain(list(states))
     known = tracker if tracker is not None else held.tracker
     if known is not None:
         fields["RescheduleTracker"] = to_plain(known)
+    return fields
+
+
+def said_fields(description: str, followup_id: str) -> dict[str, Any]:
+    """The same for one of which nothing was ever said before."""
+    fields: dict[str, Any] = {}
+    if description:
+        fields["DesiredDescription"] = description
+    if followup_id:
+        fields["FollowupEvalID"] = followup_id
     return fields
 
 

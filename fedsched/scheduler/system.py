@@ -7,49 +7,55 @@ evaluation of its own, because only a change of that node helps.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from msgspec.structs import replace
 
 from fedsched.model.alloc_metric import AllocMetric
 from fedsched.model.evaluation import Evaluation, EvaluationStatus, Trigger
-from fedsched.scheduler.choose import Chosen, Slots
+from fedsched.scheduler.choose import Slots
 from fedsched.scheduler.field import GroupField
-from fedsched.scheduler.fleet import Fleet
 from fedsched.scheduler.generic import BLOCKED_TO_PLACE, GenericScheduling
+from fedsched.scheduler.pieces import Pieces
 from fedsched.scheduler.reconcile.service import Ground
 from fedsched.scheduler.reconcile.system import NodeField, reconcile_system
 from fedsched.scheduler.reconcile.wanted import GroupWanted, Single, Wanted
 from fedsched.scheduler.run import Run
-from fedsched.state.store import EvaluationView, State
 
 
 class SystemRun(Run):
     """One attempt for a system or sysbatch job."""
 
+    is_ranked = False
     exhausted: dict[int, str]
     """Node slots without room, and the group that wanted it."""
     filtered: dict[str, int]
 
-    def reconcile(self, ground: Ground) -> Wanted:
+    def reconcile(self, ground: Ground) -> Pieces[Wanted]:
         self.exhausted, self.filtered = {}, {}
         field = self.field
         if field is None:
             nothing = np.zeros(self.fleet.size, dtype=np.bool_)
             return reconcile_system(ground, NodeField(nothing, nothing))
+        yield
         feasible = NodeField(self.fleet.ready, field.in_scope, lambda group: field.group(group).mask)
         return reconcile_system(ground, feasible)
 
-    def choose_for(self, group: GroupField, single: Single) -> Chosen:
-        assert self.chooser is not None
-        return self.chooser.choose(group, [single.name_index], only=np.array([single.node], dtype=np.int64))
+    def has_failed(self, wanted: GroupWanted) -> bool:
+        """Never: what one node lacks says nothing about the next."""
+        return False
 
-    def not_placed(self, wanted: GroupWanted, group: GroupField, single: Single, chosen: Chosen) -> None:
-        if group.mask[single.node]:
-            self._exhaust(wanted, group, chosen.metric, [single.node])
+    def home_of(self, group: GroupField, single: Single) -> int:
+        return single.node
+
+    def not_placed(self, wanted: GroupWanted, group: GroupField, node: int, metric: AllocMetric) -> None:
+        if group.mask[node]:
+            self._exhaust(wanted, group, metric, [node])
         else:
             self._filter(wanted, group, 1)
 
-    def place_fresh(self, wanted: GroupWanted) -> None:
+    def place_fresh(self, wanted: GroupWanted) -> Iterator[None]:
         """Place what belongs on each node, one place of the group after the other."""
         if not len(wanted.fresh) or wanted.group is None or wanted.fresh_nodes is None:
             return
@@ -60,24 +66,29 @@ class SystemRun(Run):
         for name in np.unique(wanted.fresh[feasible]).tolist():
             where = np.flatnonzero(feasible & (wanted.fresh == name))
             nodes = wanted.fresh_nodes[where].astype(np.int64)
-            if not self.left:
-                self.has_more = True
-                return
-            self.has_more = self.has_more or len(nodes) > self.left
-            self._place_on(wanted, group, int(name), nodes[: self.left])
+            room = self.room_for(group)
+            self.has_more = self.has_more or len(nodes) > room
+            nodes, piece = nodes[:room], self.piece_of(group)
+            self.note_looks(group, len(nodes))
+            for start in range(0, len(nodes), piece):
+                yield from self._place_on(wanted, group, int(name), nodes[start : start + piece])
 
-    def _place_on(self, wanted: GroupWanted, group: GroupField, name: int, nodes: Slots) -> None:
+    def _place_on(self, wanted: GroupWanted, group: GroupField, name: int, nodes: Slots) -> Iterator[None]:
         assert self.chooser is not None
-        chosen = self.chooser.choose_each(group, name, nodes)
+        chosen = self.chooser.choose_each(group, [name] * len(nodes), nodes)
         placed = len(chosen.node_slots)
         self.left -= placed
         if placed:
             self.add_fresh(wanted, group, chosen, np.full(placed, name, dtype=np.int32))
-        if not chosen.unplaced:
-            return
-        full = np.setdiff1d(nodes, chosen.node_slots).tolist()
+        yield
+        full = np.setdiff1d(nodes, chosen.node_slots).tolist() if chosen.unplaced else []
         if self.may_preempt:
-            full = [slot for slot in full if not self.evict_one(wanted, group, name, chosen.metric, slot)]
+            left = []
+            for slot in full:
+                if not self.evict_one(wanted, group, name, chosen.metric, slot):
+                    left.append(slot)
+                yield
+            full = left
         if full:
             self._exhaust(wanted, group, chosen.metric, full)
 
@@ -91,7 +102,8 @@ class SystemRun(Run):
         if not count:
             return
         self.filtered[wanted.name] = self.filtered.get(wanted.name, 0) + count
-        has_some = bool(wanted.place_count - self.filtered[wanted.name]) or bool(len(self.roster))
+        wanted.tally.place -= min(count, wanted.tally.place)  # a dry run tells what would happen
+        has_some = bool(wanted.place_count - self.filtered[wanted.name]) or wanted.name in self.roster.by_group()
         if not has_some and wanted.name not in self.failed:
             assert self.chooser is not None
             group.note_classes()
@@ -102,8 +114,7 @@ class SystemRun(Run):
 class SystemScheduling(GenericScheduling):
     """One evaluation of a system or sysbatch job."""
 
-    def make_run(self, state: State, fleet: Fleet, view: EvaluationView, now_ns: int) -> Run:
-        return SystemRun(self.evaluation, self.new_id, state, fleet, view, now_ns)
+    run_type = SystemRun
 
     def ends(self, run: Run) -> tuple[Evaluation, ...]:
         assert isinstance(run, SystemRun)

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import structs
 
 from fedsched.model.errors import BadRequest, NotFound
-from fedsched.model.job import Job, JobType
+from fedsched.model.job import Job
 from fedsched.model.job_defaults import canonicalise, with_implied_constraints
 from fedsched.model.job_problems import problems
 from fedsched.model.job_warnings import warnings
@@ -15,21 +15,21 @@ from fedsched.model.problem import InvalidJob
 from fedsched.state.store import State
 
 ANY_NAMESPACE: Final = "*"
-COUNT_MAX: Final = 50_000
-"""All groups of a job together."""
 
 
-def admitted(state: State, job: Job, *, namespace: str, region: str, now_ns: int) -> Job:
-    """The job as it will be stored; `InvalidJob` with every problem, or another refusal."""
+def admitted(state: State, job: Job, *, namespace: str, region: str, now_ns: int, lacking: str = "") -> Job:
+    """The job as it will be stored; `InvalidJob` with every problem, or another refusal.
+
+    `lacking` says what would have to be done so that some server takes jobs of this type; empty if one does.
+    """
     if namespace and namespace != ANY_NAMESPACE and job.namespace in ("", "default"):
         job = structs.replace(job, namespace=namespace)
     if job.dispatched or job.payload:
         raise BadRequest(f"job {job.id!r} says that it was dispatched", hint="leave Dispatched and Payload out")
     job = with_implied_constraints(canonicalise(job, region=region))
-    found = problems(job)
+    found = problems(job, own_types=() if lacking else (job.type,))
     if found:
-        raise InvalidJob(found)
-    _check_total(job)
+        raise InvalidJob(found, hint=lacking if any(one.path == "Type" for one in found) else "")
     _check_places(state, job)
     _check_unchanged(state, job)
     return structs.replace(job, submit_time_ns=now_ns)
@@ -60,15 +60,6 @@ def with_resources_of(job: Job, current: Job | None) -> Job:
         for group in job.task_groups
     )
     return structs.replace(job, task_groups=groups)
-
-
-def _check_total(job: Job) -> None:
-    total = sum(group.count for group in job.task_groups)
-    if job.type in (JobType.SERVICE.value, JobType.BATCH.value) and total > COUNT_MAX:
-        raise BadRequest(
-            f"job {job.id!r} wants {total} allocations in all, at most {COUNT_MAX} are possible",
-            hint="split it into several jobs",
-        )
 
 
 def _check_places(state: State, job: Job) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from fedsched.rpc.method import Method
 from fedsched.rpc.server_side import Handler
 from fedsched.scheduler.fleet import Fleet
+from fedsched.scheduler.schedule import BUILT_IN, MakeScheduling
 from fedsched.server.desk import Desk
 from fedsched.server.duties import DryRun, Duties, NotYet
 from fedsched.server.endpoints.alloc import AllocEndpoint
@@ -25,6 +26,8 @@ from fedsched.server.leader.gc import GcService
 from fedsched.server.leader.heartbeats import HeartbeatsService
 from fedsched.server.leader.office import LeaderService
 from fedsched.server.leader.periodic import PeriodicService
+from fedsched.server.reports import Reports, Send
+from fedsched.server.served_types import Served
 from fedsched.server.uplinks import Uplinks
 from fedsched.server.waits import Look
 
@@ -40,7 +43,16 @@ class Looking(Protocol):
 class Around:
     """One server's part of it."""
 
-    def __init__(self, desk: Desk, dry_run: DryRun | None = None, fleet: Callable[[], Fleet] | None = None) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        dry_run: DryRun | None = None,
+        fleet: Callable[[], Fleet] | None = None,
+        *,
+        served: Served | None = None,
+        schedulers: Mapping[str, MakeScheduling] = BUILT_IN,
+        send_reports: Send,
+    ) -> None:
         heartbeats, updates, gc = HeartbeatsService(desk), ClientUpdatesService(desk), GcService(desk)
         self.duties = Duties(
             heartbeats=heartbeats,
@@ -48,7 +60,7 @@ class Around:
             dry_run=dry_run or NotYet("dry runs").dry_run,
             collect=gc.force,
         )
-        self.uplinks = Uplinks(desk.machine)
+        self.uplinks = Uplinks(desk.machine, Reports(send_reports, desk.log))
         self.services: list[LeaderService] = [
             updates,
             DeploymentsService(desk),
@@ -62,12 +74,12 @@ class Around:
             NodeEndpoint(desk, self.duties, self.uplinks),
             AllocEndpoint(desk),
             DeploymentEndpoint(desk),
-            JobExtrasEndpoint(desk, self.duties),
+            JobExtrasEndpoint(desk, self.duties, served),
             OperatorEndpoint(desk, self.duties),
             PlacesEndpoint(desk),
         ]
         if fleet is not None:
-            self.endpoints.append(WhyEndpoint(desk, fleet))
+            self.endpoints.append(WhyEndpoint(desk, fleet, served=served, schedulers=schedulers))
 
     def looks(self) -> dict[Method[Any, Any], Look]:
         """What the answers of all these endpoints depend on."""

@@ -25,9 +25,11 @@ from fedsched.raft.runner import SLOW_DISK_S, Office, RaftRunner, RunnerSettings
 from fedsched.raft.settings import CoreSettings
 from fedsched.rpc.caller import LocalCaller
 from fedsched.rpc.method import Method
+from fedsched.rpc.methods.node import NODE_REPORTS, NodeReportsReply, NodeReportsRequest
 from fedsched.rpc.methods.raft import RAFT_SNAPSHOT_CHUNKS, SnapshotChunksRequest
 from fedsched.rpc.methods.server import SERVER_LEAVE, ServerLeaveRequest
 from fedsched.rpc.server_side import CallServer, Handler
+from fedsched.scheduler.registry import schedulers_of
 from fedsched.scheduler.schedule import BUILT_IN, MakeScheduling
 from fedsched.server.around import Around
 from fedsched.server.desk import Desk
@@ -56,10 +58,12 @@ from fedsched.server.members import Members, Self
 from fedsched.server.peers import PeerLinks
 from fedsched.server.proposals import Proposals
 from fedsched.server.raft_metrics import watch_raft
+from fedsched.server.served_types import ServedTypes
 from fedsched.server.settings import ServerOptions
 from fedsched.server.waits import StateWaits
+from fedsched.server.warming import warm_up
 from fedsched.server.work_source import LeaderElsewhere, OwnOffice, WorkSource
-from fedsched.server.workers import Workers, enabled_schedulers
+from fedsched.server.workers import Workers
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry
 from fedsched.wire.limits import ByteBudget
@@ -94,7 +98,7 @@ class Server:
         self._log = log
         self._metrics = metrics
         self._facts = facts or AgentFacts(name=options.name, region=options.region, datacenter=options.datacenter)
-        self._schedulers = enabled_schedulers(schedulers, options.enabled_schedulers)
+        self._schedulers = schedulers_of(options.enabled_schedulers, schedulers)
         self.machine: StateMachine
         self.budget = ByteBudget()
         """Requests held in memory at once, over all links of this agent."""
@@ -138,6 +142,7 @@ class Server:
             self._log.warn("not_left", why=str(refused))
 
     def _open_disk(self, machine: StateMachine) -> OpenedDisk:
+        warm_up()
         options = self.options
         data_dir = open_data_dir(
             options.data_dir, self._env.new_id, ballast_bytes=options.ballast_bytes, limits=options.space_limits
@@ -182,16 +187,26 @@ class Server:
         applier = PlanApplier(desk, broker, self.feed, rejections=options.rejections)
         self.work = LeaderWork(desk, broker, applier)
         self.office_services = [autopilot, VersionService(desk), applier, broker]
-        around = Around(desk, DryRuns(lambda: self.feed.fleet, desk.proposals.now_ns), lambda: self.feed.fleet)
+        enabled = self._schedulers.enabled
+        served = ServedTypes(desk, self._schedulers, workers=options.num_schedulers)
+        dry_runs = DryRuns(lambda: self.feed.fleet, desk.proposals.now_ns, enabled)
+        around = Around(
+            desk,
+            dry_runs,
+            lambda: self.feed.fleet,
+            served=served,
+            schedulers=enabled,
+            send_reports=self._send_reports,
+        )
         self.office_services += around.services
-        jobs, evaluations = JobEndpoint(desk), EvaluationEndpoint(desk)
+        jobs, evaluations = JobEndpoint(desk, served), EvaluationEndpoint(desk)
         endpoints: list[Endpoint] = [
             jobs,
             evaluations,
             RaftEndpoint(desk, autopilot),
             SnapshotEndpoint(desk),
             ServerEndpoint(desk, members, joining.hear),
-            AgentEndpoint(desk, self._facts),
+            AgentEndpoint(desk, self._facts, served),
             SchedulingEndpoint(self.work),
             *around.endpoints,
         ]
@@ -209,7 +224,7 @@ class Server:
         )
         handlers = {method: handler for endpoint in endpoints for method, handler in endpoint.handlers().items()}
         self.calls = CallServer(handlers, policy=dispatch, metrics=self._metrics)
-        workers = Workers(desk, self.feed, self._schedulers, count=options.num_schedulers, source=self._work_source)
+        workers = Workers(desk, self.feed, enabled, count=options.num_schedulers, source=self._work_source)
         watch_raft(raft, self._metrics)
         door = ServerDoor(
             calls=self.calls,
@@ -230,8 +245,13 @@ class Server:
             nursery.start_soon(joining.run)
             nursery.start_soon(dispatch.run)
             nursery.start_soon(workers.run)
+            nursery.start_soon(around.uplinks.run)
             self._log.info("server_started", server=self.me.name, server_id=self.me.id, address=self.me.address)
             task_status.started()
+
+    async def _send_reports(self, request: NodeReportsRequest) -> NodeReportsReply:
+        reply, _ = await LocalCaller(self.calls, identity=SERVER).call(NODE_REPORTS, request)
+        return reply
 
     def _work_source(self) -> WorkSource:
         if self.raft.is_established:

@@ -30,7 +30,7 @@ from fedsched.state.store import State
 from fedsched.state.waits import WAITERS_MAX, Topic, Waiter, Waits, one_row
 
 WAIT_DEFAULT_S: Final = 300.0
-WAIT_MAX_S: Final = 600.0
+WAIT_MAX_S: Final = 300.0
 JITTER_PART: Final = 16
 """A wait is up to a sixteenth longer than asked for, so that those who began together do not all come back together."""
 EVALUATIONS: Final = "evaluations"

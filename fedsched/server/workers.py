@@ -3,8 +3,9 @@
     dequeue -> wait until this server's state is new enough -> attempt -> submit -> heard -> (once more) -> ack
 
 A worker is a child that mostly waits, for evaluations and for commits; deciding itself happens on the event loop,
-against the live state, and takes a millisecond or so. A scheduler that expects to take longer says so (`detach`): what
-it needs is then taken out of the state first, and the work is done on a thread.
+against the live state, and takes a millisecond or so. An attempt that expects to take longer works on a snapshot and a
+fleet of its own and pauses for others (`attempt_in_pieces`), or takes out what it needs first and is done on a thread
+(`detach`).
 
 Any failure hands the evaluation back. Whoever finds that an evaluation is no longer its own drops it without a word:
 its delivery timed out, or another leader hands it out anew.
@@ -13,17 +14,17 @@ its delivery timed out, or another leader hands it out anew.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from importlib import metadata
 from typing import Any, Final, Protocol, TypeVar
 
 import trio
 from msgspec import structs
 
-from fedsched.model.errors import BadRequest, FedschedError
+from fedsched.model.errors import FedschedError
 from fedsched.model.evaluation import Evaluation
 from fedsched.raft.errors import NotLeader
 from fedsched.scheduler.decision import Attempt, Outcome, Scheduling
 from fedsched.scheduler.fleet import Fleet
+from fedsched.scheduler.pieces import Pieces
 from fedsched.scheduler.schedule import MakeScheduling
 from fedsched.server.desk import Desk
 from fedsched.server.dispatch import NoLeader, Unreached
@@ -31,13 +32,11 @@ from fedsched.server.fleet_feed import FleetFeed
 from fedsched.server.leader.broker_core import NotOutstanding
 from fedsched.server.leader.plan_apply import PlanAnswer
 from fedsched.server.leader.plan_queue_core import PlanQueueDisabled
+from fedsched.server.pieces import in_turns
 from fedsched.server.work_source import Assignment, WorkSource
-from fedsched.state.store import State
+from fedsched.state.store import State, Store
 from fedsched.state.tables.evaluations import OPEN, evaluation_write
 from fedsched.telemetry.metrics import counter, histogram
-
-ENTRY_POINTS: Final = "fedsched.schedulers"
-"""The group under which an installed package offers a scheduler for a job type of its own."""
 
 DEQUEUE_S: Final = 8.0
 """One question in eight seconds from an idle worker; an evaluation that comes up answers it at once."""
@@ -57,37 +56,18 @@ _WEATHER: Final = (NotLeader, NoLeader, Unreached, PlanQueueDisabled)
 T = TypeVar("T")
 
 
+class InPieces(Protocol):
+    """A `Scheduling` that pauses for others when it takes long, as the built-in ones do."""
+
+    def attempt_in_pieces(self, store: Store, fleet: Fleet, now_ns: int) -> Pieces[Attempt]:
+        """What makes the attempt; from its first pause on it must look at copies of its own."""
+
+
 class Detaching(Protocol):
     """A `Scheduling` that may work elsewhere."""
 
     def detach(self, state: State, fleet: Fleet, now_ns: int) -> Callable[[], Attempt] | None:
         """Take out what a long attempt needs; returns what makes it, fit for any thread. None if it will be short."""
-
-
-class UnknownScheduler(BadRequest):
-    """`enabled_schedulers` names a job type that nothing here can schedule."""
-
-    code = "unknown_scheduler"
-
-
-def enabled_schedulers(built_in: Mapping[str, MakeScheduling], wanted: tuple[str, ...]) -> dict[str, MakeScheduling]:
-    """The schedulers that this server runs, by job type: all built-in ones unless it is told which.
-
-    A type that is not built in is looked for among installed packages, and only if it is named.
-    """
-    if not wanted:
-        return dict(built_in)
-    offered = {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
-    chosen: dict[str, MakeScheduling] = {}
-    for kind in wanted:
-        if kind in built_in:
-            chosen[kind] = built_in[kind]
-        elif kind in offered:
-            chosen[kind] = offered[kind].load()
-        else:
-            known = ", ".join(sorted({*built_in, *offered}))
-            raise UnknownScheduler(f"no scheduler for job type {kind!r}", hint=f"there are: {known}")
-    return chosen
 
 
 def active_workers(count: int, *, leads: bool) -> int:
@@ -200,9 +180,13 @@ class Workers:
         store, fleet, now_ns = self._desk.machine.store, self._feed.fleet, self._desk.proposals.now_ns()
         detach: Any = getattr(scheduling, "detach", None)
         apart = detach(store, fleet, now_ns) if detach is not None else None
+        pieces: Any = getattr(scheduling, "attempt_in_pieces", None)
         try:
             if apart is not None:
                 return await trio.to_thread.run_sync(apart)
+            if pieces is not None:
+                attempt: Attempt = await in_turns(pieces(store, fleet, now_ns))
+                return attempt
             return scheduling.attempt(store, fleet, now_ns)
         finally:
             self._invoke.labels(kind).observe(trio.current_time() - began)

@@ -53,8 +53,14 @@ class SortedKeys(Generic[K]):
             del self._runs[at]
             del self._maxes[at]
 
-    def page(self, start: K | None, limit: int, *, after: bool = False) -> list[K]:
-        """At most `limit` keys in order, from `start` on (`after`: without it); from the very first if it is None."""
+    def page(self, start: K | None, limit: int, *, after: bool = False, back: bool = False) -> list[K]:
+        """At most `limit` keys in order, from `start` on (`after`: without it); from the very first if it is None.
+
+        With `back` the order is descending, and None is the very last.
+        """
+        return self._page_back(start, limit, after) if back else self._page_on(start, limit, after)
+
+    def _page_on(self, start: K | None, limit: int, after: bool) -> list[K]:
         at = place = 0
         if start is not None:
             at = (bisect_right if after else bisect_left)(self._maxes, start)
@@ -64,4 +70,17 @@ class SortedKeys(Generic[K]):
         while at < len(self._runs) and len(keys) < limit:
             keys += self._runs[at][place : place + limit - len(keys)]
             at, place = at + 1, 0
+        return keys
+
+    def _page_back(self, start: K | None, limit: int, after: bool) -> list[K]:
+        at = len(self._runs) - 1
+        end = len(self._runs[at]) if self._runs else 0
+        if start is not None and self._runs:
+            at = min(bisect_left(self._maxes, start), at)
+            end = (bisect_left if after else bisect_right)(self._runs[at], start)
+        keys: list[K] = []
+        while at >= 0 and len(keys) < limit:
+            keys += self._runs[at][max(0, end - limit + len(keys)) : end][::-1]
+            at -= 1
+            end = len(self._runs[at])
         return keys

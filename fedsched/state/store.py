@@ -30,7 +30,7 @@ from fedsched.state.tables.namespaces import Places, PlacesReader
 from fedsched.state.tables.nodes import Nodes, NodesReader
 from fedsched.state.tables.sessions import Sessions, SessionsReader
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """The form of images. A reader takes this and older ones and refuses newer ones."""
 
 

@@ -73,7 +73,7 @@ class MapReader(Protocol[V_co]):
 
     def get(self, key: Key) -> V_co | None: ...
 
-    def page(self, start: Key | None, limit: int, *, after: bool = False) -> list[Key]: ...
+    def page(self, start: Key | None, limit: int, *, after: bool = False, back: bool = False) -> list[Key]: ...
 
     def __len__(self) -> int: ...
 
@@ -120,8 +120,8 @@ class OrderedMap(Generic[V]):
     def get(self, key: Key) -> V | None:
         return self._values.get(key)
 
-    def page(self, start: Key | None, limit: int, *, after: bool = False) -> list[Key]:
-        return self._keys.page(start, limit, after=after)
+    def page(self, start: Key | None, limit: int, *, after: bool = False, back: bool = False) -> list[Key]:
+        return self._keys.page(start, limit, after=after, back=back)
 
     def put(self, key: Key, value: V) -> None:
         old: V | _Absent = self._values.get(key, _ABSENT)
@@ -169,22 +169,22 @@ class MapView(Generic[V]):
                 return None if old is _ABSENT else old
         return self._live.get(key)
 
-    def page(self, start: Key | None, limit: int, *, after: bool = False) -> list[Key]:
+    def page(self, start: Key | None, limit: int, *, after: bool = False, back: bool = False) -> list[Key]:
         books: list[MapBook[V]] = list(self._past.chain(self._number))
         if not books:
-            return self._live.page(start, limit, after=after)
+            return self._live.page(start, limit, after=after, back=back)
         found: list[Key] = []
         while len(found) < limit:
             want = limit - len(found)
-            pages = [self._live.page(start, want, after=after)]
-            pages += [book.keys.page(start, want, after=after) for book in books]
-            whole = list(heapq.merge(*pages))
+            pages = [self._live.page(start, want, after=after, back=back)]
+            pages += [book.keys.page(start, want, after=after, back=back) for book in books]
+            whole = list(heapq.merge(*pages, reverse=back))
             # Beyond the end of a page that was cut short there may be keys of that source which we have not seen.
             ends = [page[-1] for page in pages if len(page) == want]
-            end = min(ends) if ends else None
+            end = (max(ends) if back else min(ends)) if ends else None
             seen: Key | None = None
             for key in whole:
-                if (end is not None and key > end) or len(found) == limit:
+                if (end is not None and (key < end if back else key > end)) or len(found) == limit:
                     break
                 if key != seen and self.get(key) is not None:
                     found.append(key)
@@ -195,11 +195,28 @@ class MapView(Generic[V]):
         return found
 
 
-def scan(source: MapReader[V], prefix: Key = (), *, start: Key | None = None) -> Iterator[tuple[Key, V]]:
-    """All entries whose key begins with `prefix`, in key order, from `start` on."""
+class _Last:
+    """Stands in a key for what comes after everything else."""
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __gt__(self, other: object) -> bool:
+        return True
+
+
+LAST: Final = _Last()
+
+
+def scan(
+    source: MapReader[V], prefix: Key = (), *, start: Key | None = None, back: bool = False
+) -> Iterator[tuple[Key, V]]:
+    """All entries whose key begins with `prefix`, in key order, from `start` on; with `back` the other way round."""
     width = len(prefix)
-    at, after = (start if start is not None else prefix or None), False
-    while keys := source.page(at, PAGE, after=after):
+    at, after = start, False
+    if at is None and prefix:
+        at = (*prefix, LAST) if back else prefix
+    while keys := source.page(at, PAGE, after=after, back=back):
         for key in keys:
             if key[:width] != prefix:
                 return
@@ -224,14 +241,17 @@ class TableReader(Generic[R]):
     def get(self, *key: Any) -> R | None:
         return self._rows.get(key)
 
-    def scan(self, *prefix: Any, start: Key | None = None) -> Iterator[R]:
-        """Rows in key order, those whose key begins with `prefix`, from `start` on."""
-        return (row for _, row in scan(self._rows, prefix, start=start))
+    def scan(self, *prefix: Any, start: Key | None = None, back: bool = False) -> Iterator[R]:
+        """Rows in key order, those whose key begins with `prefix`, from `start` on; with `back` the other way round."""
+        return (row for _, row in scan(self._rows, prefix, start=start, back=back))
 
-    def by(self, index: str, *value: Any) -> Iterator[R]:
-        """Rows whose index entry begins with `value`, in the order of the rest of the entry and the row's key."""
+    def by(self, index: str, *value: Any, start: Key | None = None, back: bool = False) -> Iterator[R]:
+        """Rows whose index entry begins with `value`, in the order of the rest of the entry and the row's key.
+
+        `start` is such a rest, or the beginning of one.
+        """
         entries = self._indexes[index]
-        for entry, _ in scan(entries, value):
+        for entry, _ in scan(entries, value, start=None if start is None else (*value, *start), back=back):
             row = self._rows.get(entry[-1])
             assert row is not None, f"index {index} of {self.name} points to a row that is not there: {entry!r}"
             yield row

@@ -124,12 +124,15 @@ def test_task_oddities_are_put_straight() -> None:
     assert filled.scaling_policies[0].target["Task"] == "t"
 
 
-def test_unknown_job_type_is_left_for_validation() -> None:
-    job = admitted(a_submission("weird"))
+def test_a_type_of_somebodys_own_is_kept_and_gets_the_defaults_of_a_service() -> None:
+    (own,) = admitted(a_submission("weird")).task_groups
+    (service,) = admitted(a_submission("service")).task_groups
 
-    assert job.type == "weird"
-    assert job.task_groups[0].restart_policy is None
-    assert job.task_groups[0].tasks[0].restart_policy is None
+    assert admitted(a_submission("weird")).type == "weird"
+    assert own == service
+    assert own.restart_policy is not None
+    assert own.reschedule_policy is not None
+    assert own.migrate is not None
 
 
 def test_submission_of_the_wrong_shape_is_refused_with_its_path() -> None:

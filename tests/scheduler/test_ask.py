@@ -52,6 +52,15 @@ def test_a_group_asks_for_the_largest_of_its_phases(main: int, init: int, sideca
     assert fits is (total <= 1200)
 
 
+def test_sidecars_run_beside_the_main_tasks_and_other_prestart_tasks_do_not() -> None:
+    assert ask_of(tasks(1, None, 500), tasks(1, SIDECAR, 100)).cpu == 600
+    assert ask_of(tasks(1, None, 500), tasks(1, INIT, 100)).cpu == 500
+
+
+def test_a_task_with_whole_cores_asks_for_their_speed_and_not_for_a_number() -> None:
+    assert asked(Resources(cpu=500, cores=2, memory_mb=1)).cpu == 0
+
+
 def test_poststart_runs_beside_the_main_tasks_and_poststop_after_them() -> None:
     ask = ask_of(tasks(1, None, 300), tasks(1, POSTSTART, 100), tasks(1, POSTSTOP, 350))
     late = ask_of(tasks(1, None, 300), tasks(1, POSTSTOP, 500))

@@ -37,6 +37,10 @@ def test_an_absent_side_is_a_value_of_its_own_for_unequal(operand: str) -> None:
         ("bar", "<", "foo", True),
         ("1", ">", "foo", False),
         ("9", "<", "10", True),
+        ("9007199254740993", ">", "9007199254740992", True),
+        ("foo", "<", "foo", False),
+        ("foo", "<=", "foo", True),
+        ("foo", ">=", "foo", True),
         ("-3", "<", "+2", True),
         ("1", "<=", "1", True),
         ("1", ">=", "1", True),
@@ -79,6 +83,7 @@ def test_version_semver_and_regexp_need_both_sides() -> None:
 def test_sets_are_comma_lists_of_trimmed_items() -> None:
     assert holds("set_contains", "foo,bar,baz", "foo, bar ")
     assert holds("set_contains_all", "foo, bar,baz", "baz")
+    assert holds("set_contains", "foo,bar", "bar,foo")
     assert not holds("set_contains", "foo,bar", "foo,qux")
     assert holds("set_contains_any", "foo,bar", "qux, bar")
     assert not holds("set_contains_any", "foo,bar", "qux")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from fedsched.model.node import Node
 from fedsched.model.node_resources import CPUCore
 from fedsched.scheduler.cores import Cores, core_mhz, core_speeds, node_mhz, numa_nodes, take_cores
 from tests.scheduler.places import a_place, a_topology
@@ -44,6 +47,14 @@ def test_disabled_and_reserved_cores_cannot_be_had() -> None:
 def test_without_a_topology_cores_share_the_cpu_evenly() -> None:
     assert core_speeds(a_place(cpu=4000, cores=(3, 1, 0, 2), reserved_cores=(2,))) == {0: 1000, 1: 1000, 3: 1000}
     assert core_speeds(a_place(cores=())) == {}
+    node = a_place(cpu=4000, cores=(0, 1))
+    assert core_speeds(with_cores(node, total=4)) == {0: 1000, 1: 1000}
+    assert core_speeds(with_cores(node, total=0)) == {0: 2000, 1: 2000}
+
+
+def with_cores(node: Node, *, total: int) -> Node:
+    resources = node.node_resources
+    return replace(node, node_resources=replace(resources, cpu=replace(resources.cpu, total_cpu_cores=total)))
 
 
 def test_a_core_counts_with_its_base_speed_else_the_best_guess() -> None:

@@ -69,6 +69,12 @@ def test_what_a_plugin_reported_is_read_with_its_unit(reported: Any, value: Valu
         ("500 MHz", "<", "1 GHz", True),
         ("1 GHz", "<=", "1000 MHz", True),
         ("1 GHz", ">=", "1001 MHz", False),
+        ("1 GHz", ">=", "1000 MHz", True),
+        ("1 GHz", "<", "1000 MHz", False),
+        ("1 GHz", ">", "1000 MHz", False),
+        ("abd", ">", "abc", True),
+        ("abc", ">=", "abc", True),
+        ("abc", "<", "abc", False),
         ("2", ">=", "1.5", True),
         ("1 GiB", "<", "5 GHz", False),
         ("1 GiB", "!=", "5 GHz", False),
@@ -95,6 +101,8 @@ def test_an_absent_value_is_unequal_to_any_and_fails_all_else() -> None:
     assert not values_hold("!=", None, None)
     assert not values_hold("=", None, None)
     assert not values_hold("<", None, some)
+    assert not values_hold("<", some, None)
+    assert not values_hold("=", some, None)
     assert values_hold("is_set", some, None)
     assert not values_hold("is_set", None, None)
     assert values_hold("is_not_set", None, None)

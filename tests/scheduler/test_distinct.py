@@ -35,6 +35,7 @@ def test_the_jobs_wish_for_distinct_hosts_covers_the_groups() -> None:
     assert distinct_hosts(a_job(constraints=hosts()), a_group(constraints=hosts())) is Scope.JOB
     assert distinct_hosts(a_job(constraints=hosts("false")), a_group(constraints=hosts())) is Scope.GROUP
     assert distinct_hosts(a_job(), a_group()) is None
+    assert distinct_hosts(a_job(constraints=by_rack()), a_group(constraints=by_rack())) is None
 
 
 @pytest.mark.parametrize(("value", "limit"), [("", 1), ("1", 1), ("3", 3), ("0", 1), ("x", 1), ("٣", 1)])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedsched.model.alloc import ClientStatus
-from fedsched.model.constraint import Constraint
+from fedsched.model.constraint import Affinity, Constraint, Spread
 from fedsched.model.evaluation import EvaluationStatus
 from fedsched.model.job import Job
 from fedsched.model.job_defaults import canonicalise
@@ -17,7 +17,8 @@ from fedsched.model.policies import UpdateStrategy
 from fedsched.scheduler.dry_run import dry_run
 from fedsched.state.tables.plans import PlanApply
 from tests.builders import a_task
-from tests.scheduler.test_generic import a_simple, some_nodes
+from tests.overcommit import ids_of
+from tests.scheduler.test_generic import a_numbered, a_simple, some_nodes
 from tests.scheduler.toy_region import ToyRegion
 
 BATCHES = 20
@@ -77,6 +78,17 @@ def test_constraints_that_were_only_tried_are_not_remembered() -> None:
     assert len(region.go(a_simple(2))) == 2
 
 
+def test_nodes_that_a_system_job_cannot_use_are_no_placements() -> None:
+    region = ToyRegion([*some_nodes(2), a_numbered(3, node_class="gpu", computed_class="g")])
+    wish = Constraint(l_target="${node.class}", operand="=", r_target="gpu")
+    job = a_simple(1, type="system", reschedule_policy=None, migrate=None, constraints=(wish,))
+
+    found = dry_run(region.store, region.fleet, canonicalise(job), region.now_ns)
+
+    assert found.annotations.desired_tg_updates["group"].place == 1
+    assert found.failed == {}
+
+
 def a_random_job(dice: random.Random, job_id: str) -> Job:
     network = NetworkResource(reserved_ports=(Port(label="http", value=dice.choice((80, 8080))),))
     fields: dict[str, Any] = {
@@ -93,20 +105,28 @@ def a_random_job(dice: random.Random, job_id: str) -> Job:
             )
         ],
     }
-    kind = dice.choice(("service", "service", "batch"))
+    if dice.random() < 0.3:
+        fields["spreads"] = (Spread(attribute="${meta.rack}", weight=50),)
+    if dice.random() < 0.3:
+        fields["affinities"] = (Affinity(l_target="${meta.rack}", operand="=", r_target="r1", weight=50),)
+    kind = dice.choice(("service", "service", "service", "batch", "batch", "system"))
     if kind == "batch":
         fields["update"] = fields["migrate"] = None
+    if kind == "system":
+        fields |= {"migrate": None, "reschedule_policy": None, "affinities": (), "spreads": ()}
+        fields["update"] = UpdateStrategy(max_parallel=2)
+        return a_simple(1, job_id=f"{job_id}-{kind}", type=kind, priority=dice.choice((50, 60)), **fields)
     return a_simple(dice.randrange(6), job_id=f"{job_id}-{kind}", type=kind, priority=dice.choice((50, 60)), **fields)
 
 
 def shape(plan: PlanApply | None) -> Any:
-    """A plan without what chance gives: ids, and which of several equally good nodes is taken."""
+    """A plan without what chance gives: ids, which of several equally good nodes is taken, and who comes first."""
     if plan is None:
         return None
     return (
         plan.job_version,
         [(part.group, part.name_indexes, part.flags, bool(part.own)) for part in plan.placed],
-        sorted((part.ids, part.desired, part.client_status) for part in plan.stopped),
+        sorted((sorted(ids_of([part])), part.desired, part.client_status) for part in plan.stopped),
         sorted((part.group, part.ids) for part in plan.updated),
         [(one.status, one.groups) for one in plan.deployments],
     )
@@ -115,7 +135,10 @@ def shape(plan: PlanApply | None) -> Any:
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_a_dry_run_decides_what_the_run_then_does(batch: int) -> None:
     dice = random.Random(batch)
-    region = ToyRegion(some_nodes(3, cpu=3000, memory_mb=4096))
+    region = ToyRegion(
+        a_numbered(number, cpu=3000, memory_mb=4096, meta={"rack": f"r{number % 2}"}, computed_class=f"c{number % 2}")
+        for number in (1, 2, 3)
+    )
     for _ in range(PER_BATCH):
         job = a_random_job(dice, dice.choice(("a", "b")))
         found = dry_run(region.store, region.fleet, canonicalise(job), region.now_ns)

@@ -325,7 +325,7 @@ def test_a_failed_deployment_says_why() -> None:
     found = deployed(DeploymentStatus.FAILED)
 
     assert found.verdict == "failed"
-    assert found.words[0].endswith("failed: so it goes")
+    assert found.words[0].endswith("failed: so it goes.")
 
 
 def test_a_deployment_held_by_other_regions_says_so() -> None:

@@ -295,6 +295,18 @@ def test_a_reason_that_may_pass_leaves_the_class_unknown() -> None:
     assert known.classes() == {"v1:gone": False}
 
 
+def test_what_a_class_does_not_cover_never_rules_it_out() -> None:
+    volume = needs_of(a_group(volumes={"v": VolumeRequest(name="v", type="host", source="data")}))
+    device = needs_of(a_group(tasks=[a_task(resources=Resources(devices=(RequestedDevice(name="gpu"),)))]))
+    mode = needs_of(a_group(networks=(a_network(mode="bridge"),)))
+    alias = needs_of(a_group(networks=(a_network(static(host_network="private")),)))
+
+    found = [check_node(volume, a_node()), *(check_kind(needs, a_place()) for needs in (device, mode, alias))]
+
+    assert [reason is not None and reason.of_class for reason in found] == [False] * 4
+    assert None not in found
+
+
 @pytest.mark.parametrize(
     "group",
     [

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fedsched.model.node import HostVolumeInfo, Node
-from fedsched.model.node_resources import CPUCore, CPUTopology
+from fedsched.model.node_resources import CPUCore, CPUTopology, NodeDisk
 from fedsched.model.resources import NUMAResource, RequestedDevice, Resources
 from fedsched.model.volume import HostVolume, HostVolumeCapability, HostVolumeState, VolumeRequest
 from fedsched.scheduler.ask import Ask, Offer, allocated_resources
@@ -56,7 +57,9 @@ def gpu(count: int = 1) -> tuple[RequestedDevice, ...]:
 def test_available_is_what_the_node_has_less_what_it_keeps() -> None:
     node = a_place(cpu=14000, memory_mb=8192, reserved_cpu=100, reserved_memory_mb=256, node_max_allocs=7)
 
-    assert Capacity.of(node) == Capacity(13900, 7936, 100_000, 7)
+    kept = replace(node.reserved_resources, disk=NodeDisk(disk_mb=4000))
+
+    assert Capacity.of(replace(node, reserved_resources=kept)) == Capacity(13900, 7936, 96_000, 7)
 
 
 def test_node_cpu_comes_from_its_cores_when_they_are_known() -> None:
@@ -179,6 +182,15 @@ def test_legacy_task_networks_never_get_the_groups_ports() -> None:
     assert room.with_(Sums(), given.special()).why_not(ask) == "network: dynamic port selection failed"
     taken = Special(ports=(HeldPort("default", "10.0.0.1", 9000),))
     assert NodeRoom(a_place(), specials=[taken]).why_not(ask) == "network: reserved port collision y=9000"
+
+
+def test_two_tasks_with_networks_of_their_own_never_get_one_port() -> None:
+    legacy = Resources(networks=(a_network(static("y", 9000)),))
+    group = a_group(tasks=[a_task(resources=legacy), a_task("other", resources=legacy)])
+
+    assert NodeRoom(a_place()).why_not(Ask.of(a_job(groups=[group]), group)) == (
+        "network: reserved port collision y=9000"
+    )
 
 
 def test_something_taken_off_makes_room_again() -> None:

@@ -49,6 +49,8 @@ from tests.scheduler.followed import (
 )
 from tests.state.worlds import World, ids, placed_group
 
+pytestmark = pytest.mark.plans_by_hand
+
 
 class TestNodes:
     def test_a_node_has_what_it_has_without_what_is_kept_for_the_host(self) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from fedsched.model.alloc import DesiredStatus
 from fedsched.scheduler.fleet_columns import LOG_MAX, FleetColumns
 from fedsched.scheduler.fleet_usage import Usage
 from fedsched.scheduler.special import Special
+from fedsched.state.tables.alloc_columns import DESIRED_CODES
 from fedsched.state.tables.nodes import NodeDeregister, node_upsert
 from fedsched.state.tables.plans import StoppedBatch, UpdatedGroup
 from tests.builders import a_node, an_id
@@ -23,6 +26,8 @@ from tests.scheduler.followed import (
     used,
 )
 from tests.state.worlds import ids, placed_group
+
+pytestmark = pytest.mark.plans_by_hand
 
 
 class TestInAdvance:
@@ -72,6 +77,16 @@ class TestInAdvance:
         stop = a_plan(world, [], [], given_resources(), stopped=(StoppedBatch(ids=ids([1, 7])),))
         made = world.fleet.reserve(world.store.snapshot(), stop)
         assert held(world.fleet, 0) == (0, 0, 0, 0)
+        world.fleet.release(made)
+        world.check()
+
+    def test_what_it_only_notes_something_about_goes_on_to_hold_its_place(self) -> None:
+        world = Followed()
+        world.begin()
+        world.start([1], [0], given_resources())
+        noted = StoppedBatch(ids=ids([1]), desired=DESIRED_CODES[DesiredStatus.RUN], client_status=STATUS["unknown"])
+        made = world.fleet.reserve(world.store, a_plan(world, [], [], given_resources(), stopped=(noted,)))
+        assert held(world.fleet, 0) == used(world.fleet, 0) == (100, 200, 30, 1)
         world.fleet.release(made)
         world.check()
 

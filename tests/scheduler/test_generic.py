@@ -18,8 +18,9 @@ from fedsched.model.policies import ReschedulePolicy, UpdateStrategy
 from fedsched.model.scheduler_config import PreemptionConfig, SchedulerConfiguration
 from fedsched.scheduler.decision import Outcome
 from fedsched.scheduler.schedule import scheduler_for
+from fedsched.state.tables.jobs import JobDeregister
 from fedsched.state.tables.nodes import node_upsert
-from tests.builders import a_group, a_job, a_task
+from tests.builders import a_group, a_job, a_task, an_evaluation
 from tests.scheduler.places import a_place
 from tests.scheduler.toy_region import ToyRegion
 
@@ -73,6 +74,26 @@ def test_what_does_not_fit_is_explained_and_waits_as_a_blocked_evaluation() -> N
     (blocked,) = region.blocked(job)
     assert (done.blocked_eval, blocked.previous_eval) == (blocked.id, done.id)
     assert blocked.class_eligibility == {"c": True}
+
+
+def test_a_job_that_found_its_places_after_all_has_nothing_queued_any_more() -> None:
+    region = ToyRegion(some_nodes(1, cpu=1000))
+    job = a_simple(3, cpu=400)
+    region.go(job)
+    row = region.store.jobs.row(job.namespace, job.id)
+    assert row is not None
+
+    def queued() -> int:
+        return region.store.allocations.group_counts(job.namespace, job.id, row.create_index)["group"].queued
+
+    assert queued() == 1
+    region.do(node_upsert(a_numbered(2, cpu=1000)))
+    (blocked,) = region.blocked(job)
+
+    region.run(blocked)
+
+    assert len(region.live(job)) == 3
+    assert queued() == 0
 
 
 def test_ten_placements_without_a_node_are_one_failure_and_nine_alike() -> None:
@@ -399,6 +420,14 @@ def test_an_evaluation_gives_up_after_attempts_without_progress() -> None:
     assert blocked.triggered_by == "max-plan-attempts"
 
 
+@pytest.mark.parametrize(("kind", "limit"), [("service", 5), ("batch", 2), ("system", 5), ("sysbatch", 2)])
+def test_each_type_of_job_has_its_number_of_attempts(kind: str, limit: int) -> None:
+    scheduling = scheduler_for(kind)(an_evaluation(type=kind), ToyRegion().new_id)
+    refused = Outcome(is_whole=False, is_progress=False)
+
+    assert [scheduling.heard(refused, 0) is None for _ in range(limit)] == [True] * (limit - 1) + [False]
+
+
 def test_progress_starts_the_count_of_attempts_anew() -> None:
     region = ToyRegion(some_nodes(1))
     scheduling = scheduler_for("batch")(region.register(a_simple(1, type="batch")), region.new_id)
@@ -419,7 +448,7 @@ def test_an_eviction_keeps_to_distinct_hosts() -> None:
     assert region.by_node(high) == {"n1": 1, "n2": 1}
 
 
-def test_many_replacements_are_placed_by_several_plans() -> None:
+def test_many_replacements_are_placed_by_one_plan() -> None:
     region = ToyRegion(some_nodes(2, cpu=100_000, memory_mb=100_000, disk_mb=1_000_000))
     job = a_simple(100, cpu=100)
     region.report(region.go(job), ClientStatus.RUNNING)
@@ -429,6 +458,22 @@ def test_many_replacements_are_placed_by_several_plans() -> None:
 
     attempts = region.run(region.evaluate(job))
 
-    assert len(attempts) > 1
+    assert len(attempts) == 1
+    assert len({one.previous_allocation for one in region.live(job)}) == 100
     assert region.by_node(job) == {"n3": 100}
     assert sum(one.client_status is ClientStatus.LOST for one in region.allocs(job)) == 100
+
+
+def test_the_deployment_of_a_purged_job_ends_when_a_job_of_the_same_name_takes_its_place() -> None:
+    region = ToyRegion(some_nodes(3))
+    job = a_simple(2, update=UpdateStrategy(max_parallel=1))
+    region.go(job)
+    region.do(JobDeregister(namespace="default", id="web", purge=True))
+
+    region.go(job)  # registered anew before anybody had looked at the purge
+    region.run(region.evaluate(job))
+
+    old, new = (row.deployment() for row in region.store.deployments.of_job("default", "web"))
+    assert (old.status.value, old.status_description) == ("cancelled", "Cancelled due to newer version of job")
+    assert (new.status.value, new.job_create_index > old.job_create_index) == ("running", True)
+    assert [row.id for row in region.store.deployments.active()] == [new.id]

@@ -12,10 +12,10 @@ import pytest
 from fedsched.scheduler.fleet import Fleet
 from fedsched.scheduler.fleet_usage import Usage
 from fedsched.scheduler.kernel import place
-from fedsched.scheduler.kernel_placed import FINAL, occurrences
+from fedsched.scheduler.kernel_placed import occurrences
 from fedsched.scheduler.kernel_request import PlaceRequest, PropertyLimit, SpreadBlock, Verdict
 from fedsched.scheduler.reference import place_by_argmax, place_slowly
-from fedsched.scheduler.score import AFFINITY, ANTI_AFFINITY, FIT, RESCHEDULE_PENALTY, SPREAD, tie_seed
+from fedsched.scheduler.score import AFFINITY, ANTI_AFFINITY, FINAL, FIT, RESCHEDULE_PENALTY, SPREAD, tie_seed
 from tests.scheduler.fleets import Refusals, a_fleet, a_request, any_request, by_slot, occupy, slots
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from fedsched.model.network import NetworkResource
+from fedsched.model.network import NetworkResource, Port
 from fedsched.model.node import HostNetworkInfo, Node
 from fedsched.scheduler.ports import MAX_PORT, BadPorts, PortIndex, PortOffer, parse_ports
 from fedsched.scheduler.special import HeldPort
@@ -225,3 +228,48 @@ def test_an_offer_without_ports_is_empty() -> None:
     given = offered(PortIndex(a_place(addresses=())), a_network())
 
     assert (given.held, given.mappings, given.network.ip) == ((), (), "")
+
+
+_held = st.lists(
+    st.builds(
+        HeldPort,
+        st.sampled_from(["default", "public", "gone"]),
+        st.sampled_from(["10.0.0.1", "10.0.0.2"]),
+        st.integers(80, 83) | st.integers(20000, 20003),
+        st.booleans(),
+    ),
+    max_size=6,
+    unique_by=lambda port: port.value,
+)
+_asks = st.builds(
+    lambda statics, dynamics: NetworkResource(
+        mode="host",
+        reserved_ports=tuple(Port(label=f"s{port}", value=port) for port in statics),
+        dynamic_ports=tuple(Port(label=f"d{number}") for number in range(dynamics)),
+    ),
+    st.lists(st.integers(79, 84), max_size=2, unique=True),
+    st.integers(0, 3),
+)
+
+
+@given(_held, _asks, st.integers(0, 99))
+def test_asking_for_holders_by_number_gives_what_looking_at_all_of_them_gives(
+    held: list[HeldPort], ask: NetworkResource, seed: int
+) -> None:
+    node = a_place()
+    resources = replace(node.node_resources, min_dynamic_port=20000, max_dynamic_port=20004)
+    node = replace(node, node_resources=resources)
+
+    def holders(value: int) -> list[HeldPort]:
+        return [port for port in held if port.value == value]
+
+    slow, fast = PortIndex(node, held), PortIndex(node, holders=holders)
+
+    first = slow.offer(ask, seed)
+    assert first == fast.offer(ask, seed)
+    if not isinstance(first, str):
+        slow, fast = slow.with_(first.held), fast.with_(first.held)
+        assert slow.offer(ask, seed) == fast.offer(ask, seed)
+    for value in (80, 81, 20001):
+        new = [HeldPort("default", "10.0.0.1", value)]
+        assert slow.would_collide(new) == fast.would_collide(new)

@@ -72,7 +72,8 @@ def test_dimensions_that_ask_for_nothing_are_left_out_of_the_distance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_parallel", "preempted", "penalty"), [(0, 9, 0), (1, 0, 0), (1, 1, 50), (1, 2, 100), (3, 2, 0), (3, 4, 100)]
+    ("max_parallel", "preempted", "penalty"),
+    [(0, 9, 0), (1, 0, 0), (1, 1, 50), (1, 2, 100), (3, 0, 0), (3, 2, 0), (3, 4, 100)],
 )
 def test_a_group_that_lost_its_share_is_penalised(max_parallel: int, preempted: int, penalty: float) -> None:
     assert parallel_penalty(max_parallel, preempted) == penalty
@@ -189,7 +190,8 @@ def test_one_eviction_makes_place_where_only_the_number_of_allocations_is_exceed
 
 def test_a_static_port_is_taken_from_whoever_may_be_evicted() -> None:
     port = Special(ports=(HeldPort("default", "10.0.0.1", 8080),))
-    on_node = [held("other", 10, 10), held("holder", 20, 10, special=port)]
+    another = Special(ports=(HeldPort("default", "10.0.0.1", 8081),))
+    on_node = [held("other", 10, 10), held("holder", 20, 10, special=port), held("next", 5, 10, special=another)]
 
     found = tried(a_place(), on_node, wants(100, 10, static()))
 
@@ -219,6 +221,15 @@ def test_a_port_on_a_network_that_shares_the_address_counts() -> None:
     port = Special(ports=(HeldPort("public", "10.0.0.1", 8080),))
 
     assert victims(node, [held("a", 10, special=port)], wants(1, 10, static())) == {"a"}
+
+
+def test_the_same_port_on_another_network_is_left_to_its_holder() -> None:
+    node = a_place(addresses=(an_address(), an_address("10.1.0.1", "private")))
+    here = Special(ports=(HeldPort("default", "10.0.0.1", 8080),))
+    there = Special(ports=(HeldPort("private", "10.1.0.1", 8080),))
+    on_node = [held("here", 10, special=here), held("there", 5, special=there)]
+
+    assert victims(node, on_node, wants(1, 10, static())) == {"here"}
 
 
 def test_who_does_not_mind_collisions_evicts_nobody_for_a_port() -> None:
@@ -275,6 +286,8 @@ def test_among_devices_the_smallest_sum_of_distinct_priorities_wins() -> None:
     ]
 
     assert victims(node, on_node, gpus(2)) == {"y1", "y2"}
+    turned = a_place(devices=tuple(reversed(node.node_resources.devices)))
+    assert victims(turned, on_node, gpus(2)) == {"y1", "y2"}
 
 
 def test_devices_of_other_kinds_free_nothing() -> None:
@@ -283,6 +296,8 @@ def test_devices_of_other_kinds_free_nothing() -> None:
 
     assert victims(node, on_node, gpus()) is None
     assert victims(node, [on_node[0], with_gpus("g", 20, "a"), held("none", 10)], gpus()) == {"g"}
+    alike = a_place(devices=(a_device(GPU, ("a",)), a_device("v/fpga/x", ("a",))))
+    assert victims(alike, [with_gpus("f", 10, "a", device="v/fpga/x"), with_gpus("g", 20, "a")], gpus()) == {"g"}
 
 
 def test_several_device_requests_are_freed_one_after_the_other() -> None:

@@ -36,30 +36,32 @@ ALGORITHMS: tuple[Algorithm, ...] = ("binpack", "spread", "balanced")
 
 class TestFitScore:
     @pytest.mark.parametrize(
-        ("node", "used", "binpack", "spread"),
+        ("node", "used", "binpack", "over_18", "spread", "spread_over_18"),
         [
-            ((4000, 8192), (0, 0), 0, 18),
-            ((4000, 8192), (500, 256), 3.195337, 14.804663),
-            ((4000, 8192), (1000, 2048), 8.753173, 9.246827),
-            ((4000, 8192), (2000, 4096), 13.675445, 4.324555),
-            ((4000, 8192), (3000, 1024), 10.722778, 7.277222),
-            ((4000, 8192), (4000, 8192), 18, 0),
-            ((14000 - 100, 8192 - 256), (500, 256), 1.510749, None),
-            ((4096 - 2048, 8192 - 4096), (1024, 2048), 13.675445, 4.324555),
+            ((4000, 8192), (0, 0), 0, 0, 18, 1),
+            ((4000, 8192), (500, 256), 3.195337, 0.177519, 14.804663, 0.822481),
+            ((4000, 8192), (1000, 2048), 8.753173, 0.486287, 9.246827, 0.513713),
+            ((4000, 8192), (2000, 4096), 13.675445, 0.759747, 4.324555, 0.240253),
+            ((4000, 8192), (3000, 1024), 10.722778, 0.595710, 7.277222, 0.404290),
+            ((4000, 8192), (4000, 8192), 18, 1, 0, 0),
+            ((14000 - 100, 8192 - 256), (500, 256), 1.510749, 0.083930, 16.489251, 0.916070),
+            ((4096 - 2048, 8192 - 4096), (1024, 2048), 13.675445, 0.759747, 4.324555, 0.240253),
         ],
     )
     def test_the_table_of_fit_scores(
-        self, node: tuple[int, int], used: tuple[int, int], binpack: float, spread: float | None
+        self,
+        node: tuple[int, int],
+        used: tuple[int, int],
+        binpack: float,
+        over_18: float,
+        spread: float,
+        spread_over_18: float,
     ) -> None:
         free = free_share(used[0], node[0]), free_share(used[1], node[1])
         assert fit_score(*free) == pytest.approx(binpack, abs=5e-7)
-        assert fit_entry(*free) == pytest.approx(binpack / 18, abs=5e-8)
-        if spread is not None:
-            assert fit_score(*free, "spread") == pytest.approx(spread, abs=5e-7)
-
-    @pytest.mark.parametrize(("value", "entry"), [(3.195337, 0.177519), (8.753173, 0.486287), (10.722778, 0.595710)])
-    def test_the_entry_is_the_score_over_18(self, value: float, entry: float) -> None:
-        assert value / 18 == pytest.approx(entry, abs=5e-7)
+        assert fit_entry(*free) == pytest.approx(over_18, abs=6e-7)
+        assert fit_score(*free, "spread") == pytest.approx(spread, abs=5e-7)
+        assert fit_entry(*free, "spread") == pytest.approx(spread_over_18, abs=6e-7)
 
     def test_scores_never_leave_their_range(self) -> None:
         assert fit_score(2.0, 2.0) == 0

@@ -65,6 +65,18 @@ def test_with_no_node_at_all_the_filter_is_reported() -> None:
     assert metric.constraint_filtered == {"${node.class} = gpu": 2}
 
 
+def test_a_group_that_runs_nowhere_is_reported_also_while_another_group_runs() -> None:
+    region = ToyRegion(some_nodes(2))
+    job = a_system()
+    both = replace(job, task_groups=(*job.task_groups, replace(job.task_groups[0], name="gpu", constraints=(GPU,))))
+    region.go(both)
+    again = region.evaluate(both)
+
+    region.run(again)
+
+    assert set(region.evaluation(again.id).failed_tg_allocs) == {"gpu"}
+
+
 def test_a_node_without_room_gets_a_blocked_evaluation_of_its_own() -> None:
     region = ToyRegion([a_numbered(1), a_numbered(2, cpu=100)])
     job = a_system()

@@ -53,6 +53,15 @@ def test_a_volume_of_each_allocation_has_its_index_in_the_name() -> None:
     assert not offers_volumes(node, [wants()], name_index=2)
 
 
+def test_before_an_allocation_has_its_index_any_volume_of_that_form_will_do() -> None:
+    asked = [wants(per_alloc=True)]
+
+    assert offers_volumes(a_node(host_volumes={"data[7]": HostVolumeInfo(name="data[7]")}), asked, name_index=None)
+    assert not offers_volumes(with_static(), asked, name_index=None)
+    assert not offers_volumes(a_node(host_volumes={"d[7]": HostVolumeInfo(name="d[7]")}), asked, name_index=None)
+    assert not offers_volumes(a_node(host_volumes={"data[7": HostVolumeInfo(name="data[7")}), asked, name_index=None)
+
+
 def test_writing_needs_a_static_volume_that_is_not_read_only() -> None:
     assert not offers_volumes(with_static(read_only=True), [wants()])
     assert offers_volumes(with_static(read_only=True), [wants(read_only=True)])
@@ -128,4 +137,5 @@ def test_writers_conflict_when_one_of_several_must_be_alone() -> None:
     assert not writers_conflict([shared, shared])
     assert not writers_conflict([alone, HeldVolume("other", True)])
     assert writers_conflict([shared, alone])
+    assert writers_conflict([alone, shared])
     assert writers_conflict([alone, alone])

@@ -1,6 +1,7 @@
 """A region in one object: the real store, fleet and commands, with plans committed as they come.
 
-Every plan is checked by an independent look at whole records: nothing may be promised twice.
+Every plan is checked by an independent look at whole records: nothing may be promised twice, and what is to stop keeps
+its place until its client says that it has, but for what the very same plan stops.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from fedsched.state.tables.alloc_updates import AllocStatusUpdate
 from fedsched.state.tables.evaluations import EvaluationsUpsert, evaluation_write
 from fedsched.state.tables.jobs import job_register
 from fedsched.state.tables.nodes import node_upsert
+from fedsched.state.tables.plans import PlanApply
+from tests.overcommit import taken_too_early
 
 NS = 1_000_000_000
 
@@ -40,6 +43,7 @@ class ToyRegion:
         self.store = Store()
         self.fleet = Fleet.of(self.store)
         self.now_ns = now_s * NS
+        self.committed: PlanApply | None = None
         self._numbers = iter(range(1, 1 << 60))
         for node in nodes:
             self.do(node_upsert(node))
@@ -110,6 +114,7 @@ class ToyRegion:
             return Outcome(is_whole=True, is_progress=False)
         ends = tuple(evaluation_write(one) for one in attempt.ends)
         done = self.do(replace(attempt.plan, ends=ends))
+        self.committed = attempt.plan
         self.check_nodes()
         return Outcome(is_whole=True, is_progress=True, index=self.store.index, refresh_index=done.changes.index)
 
@@ -134,9 +139,11 @@ class ToyRegion:
         assert found is not None
         return found
 
+    def evaluations(self, job: Job) -> list[Evaluation]:
+        return [row.evaluation() for row in self.store.evaluations.of_job(job.namespace, job.id)]
+
     def blocked(self, job: Job) -> list[Evaluation]:
-        rows = self.store.evaluations.of_job(job.namespace, job.id)
-        return [row.evaluation() for row in rows if row.status == EvaluationStatus.BLOCKED.value]
+        return [one for one in self.evaluations(job) if one.status is EvaluationStatus.BLOCKED]
 
     def allocs(self, job: Job) -> list[Allocation]:
         return self.store.allocations.records(self.store.allocations.slots_of_job(job.namespace, job.id))
@@ -151,25 +158,10 @@ class ToyRegion:
         return dict(counts)
 
     def check_nodes(self) -> None:
-        """No node holds more than it has: counted from whole records, without the fleet's columns."""
-        for row in self.store.nodes.rows.scan():
-            node = row.node()
-            cpu = memory = disk = 0
-            ports: list[tuple[str, int]] = []
-            slots = self.store.allocations.slots_of_node(row.slot)
-            for alloc in self.store.allocations.records(slots):
-                given = alloc.allocated_resources
-                if alloc.is_terminal or given is None:
-                    continue
-                cpu += sum(task.cpu.cpu_shares for task in given.tasks.values())
-                memory += sum(task.memory.memory_mb for task in given.tasks.values())
-                disk += given.shared.disk_mb
-                ports += [(port.host_ip, port.value) for port in given.shared.ports]
-            have = node.node_resources
-            assert cpu <= have.cpu.cpu_shares - node.reserved_resources.cpu.cpu_shares, f"{node.name}: cpu"
-            assert memory <= have.memory.memory_mb - node.reserved_resources.memory.memory_mb, f"{node.name}: memory"
-            assert disk <= have.disk.disk_mb - node.reserved_resources.disk.disk_mb, f"{node.name}: disk"
-            assert len(set(ports)) == len(ports), f"{node.name}: ports"
+        """Nothing was given away by the latest plan that somebody else still holds."""
+        assert self.committed is not None
+        problems = taken_too_early(self.store, self.committed)
+        assert not problems, problems
 
     def _store_evaluations(self, evaluations: Iterable[Evaluation]) -> None:
         writes = tuple(evaluation_write(one) for one in evaluations)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from fedsched.model.ids import uuid_bytes
 from fedsched.model.job import JobSubmission, ParameterizedJobConfig, PeriodicConfig
 from fedsched.model.namespace import Namespace
 from fedsched.model.node_pool import NodePool
+from fedsched.model.policies import ReschedulePolicy
 from fedsched.model.scaling import ScalingPolicy
-from fedsched.model.scheduler_config import SchedulerAlgorithm, SchedulerConfiguration
+from fedsched.model.scheduler_config import PreemptionConfig, SchedulerAlgorithm, SchedulerConfiguration
 from fedsched.rpc.context import CallMeta
 from fedsched.rpc.methods import alloc as allocs
 from fedsched.rpc.methods import deployment as deployments
@@ -147,7 +149,7 @@ def test_a_dispatch_makes_a_child_once_per_token_and_its_payload_comes_back_whol
         first = await member.call(extras.JOB_DISPATCH, request)
         again = await member.call(extras.JOB_DISPATCH, request)
 
-        assert first.dispatched_job_id.startswith("greet/dispatch-")
+        assert re.fullmatch(r"greet/dispatch-\d{10}-[0-9a-f]{8}", first.dispatched_job_id)
         assert (again.dispatched_job_id, again.eval_id) == (first.dispatched_job_id, "")
         child = await member.job(first.dispatched_job_id)
         assert (child.parent_id, child.dispatched, child.payload) == ("greet", True, b"hello" * 1000)
@@ -160,7 +162,9 @@ def test_a_dispatch_makes_a_child_once_per_token_and_its_payload_comes_back_whol
         assert (summary.children.pending, summary.children.running, summary.children.dead) == (1, 0, 0)
         prefixed = extras.JobDispatchRequest(job_id="greet", meta={"who": "me"}, id_prefix_template="mine", priority=70)
         other = await member.call(extras.JOB_DISPATCH, prefixed)
-        assert other.dispatched_job_id.startswith("greet/dispatch-mine-")
+        assert re.fullmatch(r"greet/dispatch-mine-\d{10}-[0-9a-f]{8}", other.dispatched_job_id)
+        largest = extras.JobDispatchRequest(job_id="greet", meta={"who": "me"}, payload=bytes(16_384))
+        assert (await member.call(extras.JOB_DISPATCH, largest)).eval_id
 
     with_server(tmp_path, story)
 
@@ -199,6 +203,22 @@ def test_payload_rules_and_stopped_or_plain_jobs_refuse_dispatches(tmp_path: Pat
     with_server(tmp_path, story)
 
 
+@pytest.mark.parametrize("kind", ["service", "batch", "system", "sysbatch"])
+def test_a_stop_is_evaluated_by_the_scheduler_of_the_jobs_own_type(tmp_path: Path, kind: str) -> None:
+    async def story(member: Member) -> None:
+        group = a_group(update=None, migrate=None, reschedule_policy=None)
+        await member.register(a_job("web", region="", type=kind, groups=[group]))
+        stopped = await member.call(jobs.JOB_DEREGISTER, jobs.JobDeregisterRequest(job_id="web"))
+
+        made = (
+            await member.call(evaluations.EVAL_GET, evaluations.EvaluationRequest(eval_id=stopped.eval_id))
+        ).evaluation
+
+        assert (made.type, made.triggered_by, made.status) == (kind, "job-deregister", "pending")
+
+    with_server(tmp_path, story)
+
+
 def test_a_periodic_job_is_launched_out_of_turn_once_a_second(tmp_path: Path) -> None:
     async def story(member: Member) -> None:
         nightly = a_job(
@@ -216,7 +236,7 @@ def test_a_periodic_job_is_launched_out_of_turn_once_a_second(tmp_path: Path) ->
 
         child = await member.job(forced.dispatched_job_id)
         assert (child.parent_id, child.periodic) == ("nightly", None)
-        assert forced.dispatched_job_id.startswith("nightly/periodic-")
+        assert re.fullmatch(r"nightly/periodic-\d{10}", forced.dispatched_job_id)
         again = PeriodicLaunch(
             namespace="default", id="nightly", launch_ns=int(forced.dispatched_job_id.rpartition("-")[2]) * 10**9
         )
@@ -241,6 +261,22 @@ def test_forcing_an_evaluation_flags_failed_allocations_that_nothing_replaced(tm
             for number in (1, 2)
         ]
         assert [one.desired_transition.force_reschedule for one in found] == [True, None]
+
+    with_server(tmp_path, story)
+
+
+def test_forcing_an_evaluation_where_nothing_is_rescheduled_flags_nobody(tmp_path: Path) -> None:
+    async def story(member: Member) -> None:
+        await join(member)
+        off = ReschedulePolicy(attempts=0, unlimited=False)
+        await member.register(a_job("web", region="", groups=[a_group(reschedule_policy=off)]))
+        await place(member, [1])
+        await report(member, [1], FAILED)
+
+        await member.call(extras.JOB_EVALUATE, extras.JobEvaluateRequest(job_id="web", force_reschedule=True))
+
+        found = (await member.call(allocs.ALLOC_GET, allocs.AllocRequest(alloc_id=an_id(1)))).alloc
+        assert found.desired_transition.force_reschedule is None
 
     with_server(tmp_path, story)
 
@@ -310,7 +346,15 @@ def test_the_job_list_and_summary_count_allocations_by_state(tmp_path: Path) -> 
 def test_the_scheduler_configuration_is_checked_and_set(tmp_path: Path) -> None:
     async def story(member: Member) -> None:
         first = (await member.call(operator.SCHEDULER_GET_CONFIG)).scheduler_config
-        assert first == SchedulerConfiguration()
+        assert (first.scheduler_algorithm, first.node_limit_for_feasibility_checks) == (SchedulerAlgorithm.BINPACK, 100)
+        assert first.preemption_config == PreemptionConfig(
+            system_scheduler_enabled=True,
+            sys_batch_scheduler_enabled=False,
+            batch_scheduler_enabled=False,
+            service_scheduler_enabled=False,
+        )
+        switches = (first.memory_oversubscription_enabled, first.reject_job_registration, first.pause_eval_broker)
+        assert switches == (False, False, False)
         wanted = SchedulerConfiguration(scheduler_algorithm=SchedulerAlgorithm.SPREAD)
         set_ = await member.call(
             operator.SCHEDULER_SET_CONFIG, operator.SchedulerConfigSetRequest(scheduler_config=wanted)

@@ -421,6 +421,28 @@ def test_an_office_starts_its_services_in_order_and_ends_them_as_a_whole() -> No
     assert sorted(story[2:]) == ["first ended", "second ended"]
 
 
+def test_a_new_leader_takes_up_its_duties_in_this_order(tmp_path: Path) -> None:
+    """Plans can be committed before evaluations are handed out, and timers of silent nodes come last."""
+
+    async def scenario(region: Region) -> None:
+        leader = await region.form(1)
+
+        assert [type(service).__name__ for service in leader.server.office_services] == [
+            "AutopilotService",
+            "VersionService",
+            "PlanApplier",
+            "BrokerService",
+            "ClientUpdatesService",
+            "DeploymentsService",
+            "DrainService",
+            "PeriodicService",
+            "GcService",
+            "HeartbeatsService",
+        ]
+
+    run_region(tmp_path, scenario)
+
+
 def test_leader_only_services_end_with_their_leadership(tmp_path: Path) -> None:
     async def scenario(region: Region) -> None:
         await region.form(3)

@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from msgspec.structs import replace
 
+from fedsched.codec import to_bytes_sparse
 from fedsched.model.deployment import DeploymentStatus
 from fedsched.model.errors import BadRequest, Conflict, NotFound
 from fedsched.model.node import DrainStatus, DrainStrategy, Eligibility, NodeStatus
+from fedsched.model.node_resources import NodeCPU
+from fedsched.rpc.caller import LocalCaller
 from fedsched.rpc.context import CallMeta
 from fedsched.rpc.methods import alloc as allocs
 from fedsched.rpc.methods import deployment as deployments
@@ -18,13 +23,18 @@ from fedsched.rpc.methods import job as jobs
 from fedsched.rpc.methods import job_extras as extras
 from fedsched.rpc.methods import node as nodes
 from fedsched.rpc.methods import places
+from fedsched.rpc.methods.node_frames import NodeReport, WatchFrame
 from fedsched.rpc.methods.paging import ListRequest
-from fedsched.rpc.node_watch import WatchedAllocations
-from fedsched.server.identity import NotAllowed
+from fedsched.rpc.node_watch import FrameReader, WatchedAllocations
+from fedsched.server.identity import STRANGER, NotAllowed
+from fedsched.server.leader.client_updates_core import Report
+from fedsched.server.reports import request_of
 from fedsched.state.tables.alloc_columns import HEALTHY
 from fedsched.state.tables.node_updates import NodeStatusUpdate, NodeStatusWrite
 from tests.builders import a_group, a_job, a_node, an_id
 from tests.server.around import (
+    COMPLETE,
+    FAILED,
     RUNNING,
     SECRET,
     a_host,
@@ -37,7 +47,7 @@ from tests.server.around import (
     report,
     with_server,
 )
-from tests.server.region import Member
+from tests.server.region import Member, Region, run_region, until
 from tests.state.worlds import ids
 
 
@@ -193,23 +203,28 @@ def test_deregistering_a_node_evaluates_the_jobs_it_ran(tmp_path: Path) -> None:
     with_server(tmp_path, story)
 
 
+async def next_frame(stream: Any, reader: FrameReader) -> WatchFrame:
+    while (frame := reader.take(await stream.receive())) is None:
+        pass
+    return frame
+
+
 def test_a_client_watches_what_its_node_should_run_and_is_not_told_its_own_words(tmp_path: Path) -> None:
     async def story(member: Member) -> None:
         await join(member)
         await member.register(a_job("web", region="", groups=[a_group(count=2)]))
         await place(member, [1])
-        seen = WatchedAllocations(an_id(1), "node-1")
+        seen, reader = WatchedAllocations(an_id(1), "node-1"), FrameReader()
         request = nodes.NodeWatchRequest(node_id=an_id(1), secret_id=SECRET)
         async with member.caller.open_stream(nodes.NODE_WATCH, request, CallMeta()) as stream:
-            frames = aiter(stream)
-            first = await anext(frames)
+            first = await next_frame(stream, reader)
             assert first.is_whole
             changed = seen.take(first)
             assert [(one.id, one.job.id if one.job else "") for one in changed] == [(an_id(1), "web")]
 
             await report(member, [1], RUNNING)
             await place(member, [2], previous=ids([1]))
-            second = await anext(frames)
+            second = await next_frame(stream, reader)
             assert (second.is_whole, second.jobs) == (False, ())
             changed = seen.take(second)
             assert sorted(one.id for one in changed) == [an_id(1), an_id(2)]
@@ -219,10 +234,120 @@ def test_a_client_watches_what_its_node_should_run_and_is_not_told_its_own_words
 
             stop = allocs.AllocStopRequest(alloc_id=an_id(2))
             await member.call(allocs.ALLOC_STOP, stop)
-            seen.take(await anext(frames))
+            seen.take(await next_frame(stream, reader))
             assert seen.allocations[an_id(2)].desired_transition.migrate is True
 
     with_server(tmp_path, story)
+
+
+def a_report_item(number: int, numbers: list[int], status: int = RUNNING) -> bytes:
+    return to_bytes_sparse(NodeReport(number=number, ids=ids(numbers), statuses=bytes([status]) * len(numbers)))
+
+
+def status_of(member: Member, number: int) -> str:
+    alloc = member.server.machine.store.allocations.get(an_id(number))
+    assert alloc is not None
+    return alloc.client_status.value
+
+
+def test_a_client_reports_over_its_stream_and_is_told_when_that_is_written(tmp_path: Path) -> None:
+    async def story(member: Member) -> None:
+        await join(member)
+        await member.register("web")
+        await place(member, [1])
+        request = nodes.NodeWatchRequest(node_id=an_id(1), secret_id=SECRET)
+        reader = FrameReader()
+        async with member.caller.open_stream(nodes.NODE_WATCH, request, CallMeta()) as stream:
+            await next_frame(stream, reader)
+            assert await stream.send(a_report_item(1, [1]))
+            frame = await next_frame(stream, reader)
+            assert (frame.written, frame.rows, status_of(member, 1)) == (1, b"", "running")
+
+    with_server(tmp_path, story)
+
+
+def test_reports_of_nodes_that_are_down_or_unknown_are_refused_and_the_others_written(tmp_path: Path) -> None:
+    async def story(member: Member) -> None:
+        for number in (1, 2):
+            await join(member, number)
+        await member.register("web")
+        await place(member, [1])
+        await propose(member, NodeStatusUpdate(updates=(NodeStatusWrite(id=an_id(2), status="down"),)))
+        said = [
+            Report(an_id(node), ids([alloc]), bytes([RUNNING])) for node, alloc in ((1, 1), (2, 2), (99, 3), (1, 1))
+        ]
+        reply = await member.call(nodes.NODE_REPORTS, request_of(said))
+        assert (reply.refused, status_of(member, 1)) == (ids([2, 99]), "running")
+        assert reply.index == member.server.machine.store.index
+
+    with_server(tmp_path, story)
+
+
+def test_a_node_cannot_speak_for_the_allocations_of_another(tmp_path: Path) -> None:
+    async def story(member: Member) -> None:
+        for number in (1, 2):
+            await join(member, number)
+        await member.register(a_job("web", region="", groups=[a_group(count=2)]))
+        await place(member, [1, 2])  # both on the first node
+        await report(member, [1], FAILED, number=2)
+        said = [Report(an_id(2), ids([2]), bytes([FAILED])), Report(an_id(1), ids([1]), bytes([RUNNING]))]
+        reply = await member.call(nodes.NODE_REPORTS, request_of(said))
+        assert (reply.refused, status_of(member, 1), status_of(member, 2)) == (b"", "running", "pending")
+        assert member.said("report_on_others_dropped") == [{"server": "s1", "node_id": an_id(2), "updates": 1}] * 2
+
+    with_server(tmp_path, story)
+
+
+def test_only_servers_pass_reports_on(tmp_path: Path) -> None:
+    async def story(member: Member) -> None:
+        stranger = LocalCaller(member.server.calls, identity=STRANGER)
+        with pytest.raises(NotAllowed):
+            await stranger.call(nodes.NODE_REPORTS, request_of([]), CallMeta())
+
+    with_server(tmp_path, story)
+
+
+def test_a_report_that_cannot_be_understood_ends_the_stream_with_a_reason(tmp_path: Path) -> None:
+    async def story(member: Member) -> None:
+        await join(member)
+        request = nodes.NodeWatchRequest(node_id=an_id(1), secret_id=SECRET)
+        reader = FrameReader()
+        async with member.caller.open_stream(nodes.NODE_WATCH, request, CallMeta()) as stream:
+            await next_frame(stream, reader)
+            await stream.send(to_bytes_sparse(NodeReport(number=1, ids=b"x", statuses=b"\2")))
+            with pytest.raises(BadRequest, match="do not fit together"):
+                await next_frame(stream, reader)
+
+    with_server(tmp_path, story)
+
+
+def test_reports_reach_the_leader_through_any_server(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        leader = await region.form(3)
+        await join(leader)
+        await leader.register("web")
+        await place(leader, [1])
+        (follower, _) = await region.followers()
+        await until("it is known there", lambda: follower.server.machine.store.allocations.get(an_id(1)) is not None)
+        request = nodes.NodeWatchRequest(node_id=an_id(1), secret_id=SECRET)
+        reader = FrameReader()
+        async with follower.caller.open_stream(nodes.NODE_WATCH, request, CallMeta()) as stream:
+            await next_frame(stream, reader)
+            await stream.send(a_report_item(1, [1]))
+            assert (await next_frame(stream, reader)).written == 1
+            assert status_of(leader, 1) == "running"
+
+            await region.stop(leader)
+            following = await region.leader()
+            written, number = 0, 1
+            while not written:  # what fell with the old leader, a client says again
+                number += 1
+                await stream.send(a_report_item(number, [1], COMPLETE))
+                with trio.move_on_after(1.0):
+                    written = (await next_frame(stream, reader)).written
+            assert status_of(following, 1) == "complete"
+
+    run_region(tmp_path, scenario, num_schedulers=0)
 
 
 def test_a_stranger_cannot_watch_a_node(tmp_path: Path) -> None:
@@ -361,5 +486,37 @@ def test_one_unhealthy_allocation_named_by_a_person_fails_the_deployment(tmp_pat
         found = (await member.call(deployments.DEPLOYMENT_GET, one)).deployment
         group = found.task_groups["group"]
         assert (found.status, group.healthy_allocs, group.unhealthy_allocs) == (DeploymentStatus.FAILED, 1, 1)
+
+    with_server(tmp_path, story)
+
+
+def test_jobs_are_evaluated_when_a_node_changes_what_can_be_placed_on_it_and_not_when_it_only_grows(
+    tmp_path: Path,
+) -> None:
+    async def story(member: Member) -> None:
+        await member.register(a_job("agent", region="", type="system", groups=[a_system_group()]))
+        node = await join(member)
+
+        async def made_by(method: Any, request: Any) -> list[str]:
+            """The jobs that an answer names evaluations of."""
+            answer = await member.call(method, request)
+            store = member.server.machine.store
+            rows = [store.evaluations.row(one) for one in answer.eval_ids]
+            return [f"{row.job_id} by {row.triggered_by}" for row in rows if row is not None]
+
+        def again(**fields: Any) -> nodes.NodeRegisterRequest:
+            return nodes.NodeRegisterRequest(node=replace(node, **fields))
+
+        bigger = replace(node.node_resources, cpu=NodeCPU(cpu_shares=90_000))
+        assert await made_by(nodes.NODE_REGISTER, again(node_resources=bigger)) == []
+        assert await made_by(nodes.NODE_REGISTER, again(meta={"rack": "r7"})) == ["agent by node-update"]
+        assert (await node_of(member)).status is NodeStatus.READY  # a node that registers again keeps its status
+
+        drain = nodes.NodeDrainRequest(node_id=node.id, drain_strategy=DrainStrategy(deadline_s=3600.0))
+        assert await made_by(nodes.NODE_DRAIN, drain) == []
+        assert await made_by(nodes.NODE_DRAIN, nodes.NodeDrainRequest(node_id=node.id)) == []
+        assert await made_by(nodes.NODE_DRAIN, drain) == []
+        ended = nodes.NodeDrainRequest(node_id=node.id, mark_eligible=True)
+        assert await made_by(nodes.NODE_DRAIN, ended) == ["agent by node-update"]
 
     with_server(tmp_path, story)

@@ -24,8 +24,8 @@ from fedsched.server.identity import STRANGER, NotAllowed
 from fedsched.server.leader.broker_core import NotOutstanding
 from fedsched.state.tables.nodes import node_upsert
 from tests.builders import a_group, a_job, a_node, an_id
+from tests.overcommit import overcommitted
 from tests.server.leader.first_fit import FirstFit
-from tests.server.leader.overcommit import overcommitted
 from tests.server.region import Member, Region, run_region, until
 
 SCHEDULERS = {"service": FirstFit}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from fedsched.model.evaluation import EvaluationStatus
 from fedsched.model.node import Node
 from fedsched.model.policies import UpdateStrategy
 from fedsched.rpc.methods.job import JOB_DEREGISTER, JobDeregisterRequest
+from fedsched.rpc.methods.job_extras import JOB_EVALUATE, JobEvaluateRequest
 from fedsched.rpc.methods.node import (
     NODE_REGISTER,
     NODE_UPDATE_STATUS,
@@ -111,6 +113,46 @@ def test_a_new_leader_goes_on_with_what_was_blocked(tmp_path: Path) -> None:
         await until("it is placed", lambda: live(other) == 2)
 
     run_region(tmp_path, scenario)
+
+
+def test_room_that_appears_just_before_its_leader_is_lost_is_used(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        await region.form(3)
+        leader = await region.leader()
+        await ended(leader, (await leader.register(a_service(2))).eval_id)
+        follower = (await region.followers())[0]
+
+        await join(follower, a_host(1))
+        await region.stop(leader)
+        other = await region.leader()
+
+        await until("it is placed", lambda: live(other) == 2)
+
+    run_region(tmp_path, scenario)
+
+
+def test_eleven_evaluations_of_one_job_end_as_two_complete_and_nine_cancelled(tmp_path: Path) -> None:
+    async def scenario(region: Region) -> None:
+        await region.form(1)
+        leader = await region.leader()
+        await join(leader, a_host(1))
+        await leader.register(a_service(3))
+        for _ in range(10):
+            await leader.call(JOB_EVALUATE, JobEvaluateRequest(job_id="web"))
+        assert statuses(leader) == {"pending": 11}
+
+        await region.stop(leader)
+        leader = await region.restart(leader, num_schedulers=4)
+
+        await until("all have ended", lambda: "pending" not in statuses(leader))
+        assert statuses(leader) == {"complete": 2, "canceled": 9}
+        assert live(leader) == 3
+
+    run_region(tmp_path, scenario, bootstrap_expect=1, num_schedulers=0)
+
+
+def statuses(member: Member) -> Counter[str]:
+    return Counter(row.status for row in member.server.machine.store.evaluations.rows.scan())
 
 
 def test_a_changed_job_is_rolled_over(tmp_path: Path) -> None:

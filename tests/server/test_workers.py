@@ -11,12 +11,11 @@ import trio
 from fedsched.model.errors import FedschedError, Unavailable
 from fedsched.model.evaluation import Evaluation, EvaluationStatus
 from fedsched.scheduler.decision import Attempt, Outcome, Scheduling
-from fedsched.server import workers as workers_module
 from fedsched.server.dispatch import NoLeader
 from fedsched.server.leader.broker_core import Ticket
 from fedsched.server.leader.plan_apply import PlanAnswer
 from fedsched.server.work_source import Assignment, OwnOffice, WorkSource
-from fedsched.server.workers import UnknownScheduler, Workers, active_workers, enabled_schedulers
+from fedsched.server.workers import Workers, active_workers
 from fedsched.state.tables.plans import PlanApply
 from tests.builders import a_group, a_job, a_node, an_id
 from tests.server.leader.counter import Counter, pending, run_at_counter
@@ -347,6 +346,38 @@ def test_a_scheduler_that_expects_to_take_long_works_on_a_thread() -> None:
     working(scenario, Large)
 
 
+def test_a_long_attempt_pauses_for_others() -> None:
+    turns: list[str] = []
+
+    class Long(FirstFit):
+        def attempt_in_pieces(self, store: Any, fleet: Any, now_ns: int) -> Any:
+            made = self.attempt(store, fleet.copy(), now_ns)
+            for _ in range(5):
+                turns.append("piece")
+                yield
+            return made
+
+    async def others() -> None:
+        while True:
+            turns.append("other")
+            await trio.lowlevel.checkpoint()
+
+    async def scenario(counter: Counter, recorder: Recorder) -> None:
+        counter.put_nodes(a_node(1))
+        counter.register()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            counter.put(pending(1))
+            while counter.status(1) != "complete":
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+
+    working(scenario, Long)
+    pieces = [at for at, turn in enumerate(turns) if turn == "piece"]
+    assert len(pieces) == 5
+    assert turns[pieces[0] : pieces[-1]].count("other") >= 3  # one per round, in any order
+
+
 def test_an_attempt_without_a_plan_and_without_an_end_is_followed_by_what_the_scheduler_says() -> None:
     class Unsure(FirstFit):
         def attempt(self, *args: Any) -> Attempt:
@@ -387,41 +418,3 @@ def test_without_a_scheduler_there_is_nothing_to_work_on() -> None:
         await Workers(counter.desk, counter.feed, {}, count=4, source=lambda: OwnOffice(counter.work)).run()
 
     run_at_counter(scenario)
-
-
-# ---------------------------------------------------------------------- which schedulers
-
-
-class _Point:
-    name = "quantum"
-
-    def load(self) -> Any:
-        return FirstFit
-
-
-def test_all_built_in_schedulers_run_unless_some_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers_module.metadata, "entry_points", lambda group: [_Point()])
-    built_in = {"service": FirstFit, "batch": FirstFit}
-
-    assert enabled_schedulers(built_in, ()) == built_in
-    assert enabled_schedulers(built_in, ("batch",)) == {"batch": FirstFit}
-
-
-def test_a_scheduler_of_an_installed_package_runs_if_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups: list[str] = []
-
-    def entry_points(group: str) -> list[_Point]:
-        groups.append(group)
-        return [_Point()]
-
-    monkeypatch.setattr(workers_module.metadata, "entry_points", entry_points)
-
-    assert enabled_schedulers({}, ("quantum",)) == {"quantum": FirstFit}
-    assert groups == ["fedsched.schedulers"]
-
-
-def test_a_scheduler_that_nobody_offers_is_an_error_that_names_those_there_are() -> None:
-    with pytest.raises(UnknownScheduler, match="'quantum'") as caught:
-        enabled_schedulers({"service": FirstFit}, ("service", "quantum"))
-
-    assert "service" in caught.value.hint

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from fedsched.codec import to_bytes
 from fedsched.model.deployment import DeploymentState
 from fedsched.model.job import JobSubmission, ParameterizedJobConfig, PeriodicConfig
@@ -37,18 +39,18 @@ from fedsched.state.tables.node_updates import (
     NodeStatusWrite,
 )
 from fedsched.state.tables.nodes import NodeDeregister, node_upsert
-from fedsched.state.tables.plans import OfficeBegin, StoppedBatch
+from fedsched.state.tables.plans import OfficeBegin, StoppedBatch, UpdatedGroup
 from fedsched.state.tables.scaling_events import JobScale
 from fedsched.state.tables.sessions import RequestId
 from tests.builders import a_deployment, a_group, a_job, a_node, an_evaluation, an_id
 from tests.state.worlds import EMPTY_MAP, SECOND, World, column, ids, placed_group
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "state"
-GOLDEN = FIXTURES / "image-2.bin"
-"""The image of schema 2, which is the newest."""
-GOLDEN_LOG = FIXTURES / "log-2.bin"
+GOLDEN = FIXTURES / "image-3.bin"
+"""The image of schema 3, which is the newest."""
+GOLDEN_LOG = FIXTURES / "log-3.bin"
 """The log that made it: each entry with its length (32 bits, big-endian) in front."""
-OLD_IMAGES = {1: (FIXTURES / "image-1.bin", FIXTURES / "log-1.bin")}
+OLD_IMAGES = {schema: (FIXTURES / f"image-{schema}.bin", FIXTURES / f"log-{schema}.bin") for schema in (1, 2)}
 """Images of earlier schemas and the logs that made them."""
 
 
@@ -92,6 +94,7 @@ def a_golden_world() -> World:
     world.do(JobDeregister(namespace="default", id="db"), request=RequestId(b"session", 2, 1))
     world.send(b"not a command")
     _add_around(world)
+    _add_scores(world)
     return world
 
 
@@ -142,6 +145,18 @@ def _add_around(world: World) -> None:
             namespace="default", id="nightly", launch_ns=SECOND, child=job_register(launched, evaluation=None)
         )
     )
+
+
+def _add_scores(world: World) -> None:
+    """What came with schema 3: what each placement scored, and clean-ups that look again."""
+    scored = a_job("scored", groups=[a_group("group", count=3)])
+    world.register(scored)
+    scores = np.array([[0.5, 0.25, 0.125], [0.0, -0.5, -1.0]], dtype="<f4").tobytes()
+    group = placed_group([21, 22, 23], [1, 1, 1], score_names="binpack,job-anti-affinity", scores=scores)
+    world.plan("scored", placed=(group,))
+    world.register(a_job("scored", groups=[a_group("group", count=3)], priority=60))
+    world.plan("scored", updated=(UpdatedGroup(group="group", ids=ids([22, 23])),), job_version=1)
+    world.do(Reap(allocs=ids([21]), seen_index=world.store.index))
 
 
 CAME = NodeEventWrite(message="came")

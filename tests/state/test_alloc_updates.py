@@ -3,11 +3,14 @@ from __future__ import annotations
 import pytest
 
 from fedsched.codec import dumps
-from fedsched.model.alloc import ClientStatus
+from fedsched.model.alloc import Allocation, AllocDeploymentStatus, ClientStatus
+from fedsched.model.evaluation import EvaluationStatus
 from fedsched.state.fields import Command, pack, unpack
+from fedsched.state.tables.alloc_columns import stored_fields
 from fedsched.state.tables.alloc_updates import AllocStatusUpdate, AllocTransition, Reap
-from fedsched.state.tables.evaluations import EvaluationWrite
-from tests.builders import a_job, an_id
+from fedsched.state.tables.evaluations import EvaluationsUpsert, EvaluationWrite, evaluation_write
+from fedsched.state.tables.nodes import NodeDeregister, NodeUpsert
+from tests.builders import a_job, an_evaluation, an_id
 from tests.state.test_plans import alloc
 from tests.state.worlds import World, column, ids, problems
 
@@ -196,3 +199,77 @@ def test_packed_bytes_come_apart_as_they_went_in() -> None:
     assert unpack(*pack([])) == []
     with pytest.raises(ValueError, match="not a column"):
         unpack(b"a", b"123")
+
+
+def ended(world: World, numbers: list[int]) -> None:
+    world.do(AllocStatusUpdate(ids=ids(numbers), statuses=bytes([3] * len(numbers))))
+
+
+def test_what_has_changed_since_somebody_looked_is_not_reaped() -> None:
+    world = a_world()
+    ended(world, [1, 2])
+    seen_index = world.index
+    world.do(AllocStatusUpdate(ids=ids([2]), statuses=bytes([2])))  # its client has come back with it
+
+    done = world.do(Reap(allocs=ids([1, 2]), seen_index=seen_index))
+
+    assert done.result.value["allocs"] == 1
+    assert world.store.allocations.get(an_id(1)) is None
+    assert world.store.allocations.get(an_id(2)) is not None
+
+
+def test_what_is_alive_is_not_reaped_whatever_somebody_saw() -> None:
+    world = a_world()
+
+    assert world.do(Reap(allocs=ids([1]), seen_index=world.index)).result.value["allocs"] == 0
+
+
+def test_the_evaluation_of_an_allocation_that_stays_stays_too() -> None:
+    world = a_world()
+    made = an_evaluation(0xE, status=EvaluationStatus.COMPLETE)
+    other = an_evaluation(0xF, status=EvaluationStatus.COMPLETE)
+    world.do(EvaluationsUpsert(evaluations=(evaluation_write(made), evaluation_write(other))))
+    ended(world, [1])
+
+    done = world.do(Reap(allocs=ids([1, 2]), evaluations=(made.id, other.id), seen_index=world.index))
+
+    assert (done.result.value["allocs"], done.result.value["evaluations"]) == (1, 1)
+    assert world.store.evaluations.row(made.id) is not None
+
+
+def test_an_evaluation_that_is_open_or_was_written_since_is_not_reaped() -> None:
+    world = a_world()
+    pending, done = an_evaluation(5), an_evaluation(6, status=EvaluationStatus.COMPLETE)
+    world.do(EvaluationsUpsert(evaluations=(evaluation_write(pending), evaluation_write(done))))
+    seen_index = world.index
+    world.do(EvaluationsUpsert(evaluations=(evaluation_write(done),)))
+
+    gone = world.do(Reap(evaluations=(pending.id, done.id), seen_index=seen_index)).result.value["evaluations"]
+
+    assert gone == 0
+
+
+def test_a_node_that_came_back_is_not_reaped() -> None:
+    world = a_world()
+    seen_index = world.index
+    world.do(NodeUpsert(id=an_id(1), name="back"))
+
+    world.do(NodeDeregister(ids=(an_id(1), an_id(2), an_id(0x99)), seen_index=seen_index))
+
+    assert world.store.nodes.get(an_id(1)) is not None
+    assert world.store.nodes.get(an_id(2)) is None
+
+
+def test_a_client_says_when_it_found_out_about_health_and_that_is_kept() -> None:
+    world = a_world()
+    status = AllocDeploymentStatus(healthy=True, timestamp_ns=1_767_323_045_000_000_000)
+    said, sizes = pack([stored_fields(Allocation(id="x", deployment_status=status), "deployment_status")])
+    world.do(AllocStatusUpdate(ids=ids([1]), statuses=b"\x02", healths=b"\x01", client=said, client_sizes=sizes))
+    first = alloc(world, 1).deployment_status
+    world.do(AllocStatusUpdate(ids=ids([1]), statuses=b"\x02", healths=b"\x02"))
+    second = alloc(world, 1).deployment_status
+
+    assert first is not None
+    assert second is not None
+    assert (first.is_healthy, second.is_unhealthy) == (True, True)
+    assert first.timestamp_ns == second.timestamp_ns == status.timestamp_ns

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from fedsched.model.deployment import Deployment, DeploymentState, DeploymentStatus
 from fedsched.model.ids import uuid_bytes
@@ -18,6 +19,7 @@ from fedsched.state.tables.deployment_updates import (
     DeploymentStatusWrite,
 )
 from fedsched.state.tables.deployments import DeploymentsUpsert, DeploymentWrite, deployment_write
+from fedsched.state.tables.evaluations import EvaluationWrite
 from fedsched.state.tables.jobs import job_register
 from fedsched.state.tables.plans import StoppedBatch, UpdatedGroup
 from tests.builders import a_deployment, a_group, a_job, an_id
@@ -331,3 +333,89 @@ def test_only_deployments_that_ended_and_jobs_that_are_dead_are_reaped() -> None
     gone = world.do(Reap(deployments=(ROLLOUT,), jobs=(JobName(id="web"),)))
     assert gone.result.value["deployments"] == 1
     assert gone.result.value["jobs"] == int(row.status == "dead")
+
+
+def test_without_a_time_to_show_progress_in_there_is_no_deadline() -> None:
+    world = World()
+    place(world, [1, 2], a_rollout(world, progress_deadline_s=0.0))
+    health(world, [1], HEALTHY)
+
+    assert group_of(world).require_progress_by_ns == 0
+    assert group_of(world).healthy_allocs == 1
+
+
+def test_whoever_waits_for_a_deployment_hears_of_every_placement_and_health() -> None:
+    world = World()
+    place(world, [1, 2], a_rollout(world))
+
+    def indexes() -> tuple[int, int]:
+        found = world.store.deployments.get(ROLLOUT)
+        assert found is not None
+        return found.modify_index, found.modify_time_ns
+
+    assert indexes() == (world.index, world.store.time_ns)
+    place(world, [3])
+    assert indexes() == (world.index, world.store.time_ns)
+    health(world, [1], HEALTHY)
+    told = indexes()
+    assert told == (world.index, world.store.time_ns)
+    health(world, [1], HEALTHY)
+    assert indexes() == told  # that was no news
+
+
+def test_health_of_allocations_outside_any_deployment_is_nobodys_progress() -> None:
+    world = World()
+    place(world, [1], a_rollout(world))
+    world.plan(placed=(placed_group([2], [0]),))
+    health(world, [1, 2], HEALTHY)
+
+    assert group_of(world).healthy_allocs == 1
+
+
+def test_the_evaluations_that_follow_are_stored_with_whatever_becomes_of_a_deployment() -> None:
+    world = World()
+    place(world, [1], a_rollout(world, desired_canaries=1), canary=True)
+    health(world, [1], HEALTHY)
+    writes = iter([(EvaluationWrite(id=an_id(number), job_id="web"),) for number in (0xA1, 0xA2, 0xA3)])
+
+    world.do(DeploymentPromote(id=ROLLOUT, evaluations=next(writes)))
+    world.do(DeploymentAllocHealth(id=ROLLOUT, unhealthy=ids([1]), evaluations=next(writes)))
+    set_status(world, "failed", evaluations=next(writes))
+
+    found = [row.id for row in world.store.evaluations.rows.scan()]
+    assert found == [an_id(0xA1), an_id(0xA2), an_id(0xA3)]
+
+
+def test_only_the_groups_that_are_named_are_promoted() -> None:
+    world = World()
+    rollout = a_rollout(world, desired_canaries=1)
+    state = DeploymentState(desired_total=4, desired_canaries=1, progress_deadline_s=MINUTE_S)
+    rollout = structs.replace(rollout, task_groups={"group": state, "other": state})
+    place(world, [1], rollout, canary=True)
+    world.plan(placed=(placed_group([2], [0], group="other", flags=int(Flag.CANARY)),), deployment_id=ROLLOUT)
+    health(world, [1, 2], HEALTHY)
+
+    done = world.do(DeploymentPromote(id=ROLLOUT, groups=("group",)))
+
+    assert done.result.value["promoted"] == ["group"]
+    assert [change.ids for change in done.changes.allocs] == [ids([1])]  # its mark is gone, and its client hears of it
+    found = world.store.deployments.get(ROLLOUT)
+    assert found is not None
+    assert {name: one.promoted for name, one in found.task_groups.items()} == {"group": True, "other": False}
+    again = world.do(DeploymentPromote(id=ROLLOUT))
+    assert again.result.value["promoted"] == ["other"]
+
+
+def test_a_job_without_anything_left_is_dead_once_its_deployment_has_ended() -> None:
+    world = World()
+    place(world, [1], a_rollout(world))
+    world.do(AllocStatusUpdate(ids=ids([1]), statuses=bytes([3])))
+
+    def job_status() -> str:
+        row = world.store.jobs.row("default", "web")
+        assert row is not None
+        return row.status
+
+    assert job_status() == "running"
+    set_status(world, "failed", evaluations=(EvaluationWrite(id=an_id(0xA1), job_id="web", status="complete"),))
+    assert job_status() == "dead"

@@ -67,11 +67,14 @@ def test_the_latest_evaluation_says_how_many_are_queued() -> None:
     assert world.store.allocations.group_counts("default", "web", 1)["group"].queued == 0
 
 
-def test_evaluations_are_listed_by_job_and_by_age() -> None:
+def test_evaluations_are_listed_by_job_and_by_namespace() -> None:
     world = World()
     for number in (5, 3, 4):
         upsert(world, evaluation_write(an_evaluation(number)))
 
     assert [row.id for row in world.store.evaluations.of_job("default", "web")] == [an_id(5), an_id(3), an_id(4)]
-    assert [row.id for row in world.store.evaluations.by_age("default")] == [an_id(5), an_id(3), an_id(4)]
-    assert list(world.store.evaluations.by_age("prod")) == []
+    rows = world.store.evaluations.rows
+    assert [row.id for row in rows.by("namespace", "default")] == [an_id(3), an_id(4), an_id(5)]
+    assert [row.id for row in rows.by("namespace", "default", start=((an_id(4),),))] == [an_id(4), an_id(5)]
+    assert [row.id for row in rows.by("namespace", "default", back=True)] == [an_id(5), an_id(4), an_id(3)]
+    assert list(rows.by("namespace", "prod")) == []

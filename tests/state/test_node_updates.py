@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from fedsched.codec import to_bytes
+from fedsched.model.alloc import ClientStatus
 from fedsched.model.node import MAX_NODE_EVENTS, DrainStatus, DrainStrategy, Eligibility, Node, NodeStatus
 from fedsched.state.apply import ApplyResult
+from fedsched.state.tables.alloc_columns import CLIENT_CODES
 from fedsched.state.tables.alloc_updates import AllocStatusUpdate
 from fedsched.state.tables.evaluations import EvaluationWrite
 from fedsched.state.tables.node_events import NodeEventWrite
@@ -211,3 +214,82 @@ def test_allocations_whose_job_is_gone_are_stopped_with_the_report() -> None:
     assert alloc is not None
     assert alloc.desired_status.value == "stop"
     assert world.do(AllocStatusUpdate(ids=b"", statuses=b"", stopped=b"odd")).alarm
+
+
+def test_whoever_waits_for_a_node_hears_of_every_change_of_it() -> None:
+    world = World()
+    register(world)
+    status(world, "ready")
+    assert (node_of(world).modify_index, node_of(world).status_updated_at_s) == (
+        world.index,
+        world.store.time_ns // 10**9,
+    )
+    assert node_of(world).last_missed_heartbeat_index == 0  # who comes up was not missed
+
+    for command in (
+        NodeEligibilityUpdate(ids=(NODE,), eligibility="ineligible"),
+        NodeDrainUpdate(updates=(NodeDrainWrite(id=NODE, strategy=STRATEGY),)),
+        NodeDrainUpdate(updates=(NodeDrainWrite(id=NODE, mark_eligible=True),)),
+        AllocStatusUpdate(ids=b"", statuses=b"", synced_nodes=(NODE,)),
+    ):
+        world.do(command)
+        assert node_of(world).modify_index == world.index
+    told = world.index
+    world.do(NodeEligibilityUpdate(ids=(NODE,), eligibility="eligible"))
+
+    assert node_of(world).modify_index == told  # it was eligible already
+
+
+def test_a_draining_node_may_be_called_what_it_is_already() -> None:
+    world = World()
+    register(world)
+    world.do(NodeDrainUpdate(updates=(NodeDrainWrite(id=NODE, strategy=STRATEGY),)))
+
+    assert world.do(NodeEligibilityUpdate(ids=(NODE,), eligibility="ineligible")).result.is_done
+
+
+def test_the_evaluations_that_follow_are_stored_with_whatever_a_node_does() -> None:
+    world = World()
+    writes = iter([(EvaluationWrite(id=an_id(number), job_id="web"),) for number in range(0xA1, 0xA6)])
+    register(world, evaluations=next(writes))
+    world.do(NodeStatusUpdate(updates=(NodeStatusWrite(id=NODE, status="ready"),), evaluations=next(writes)))
+    world.do(NodeEligibilityUpdate(ids=(NODE,), eligibility="ineligible", evaluations=next(writes)))
+    world.do(NodeDrainUpdate(updates=(NodeDrainWrite(id=NODE, strategy=STRATEGY),), evaluations=next(writes)))
+    world.do(NodeDeregister(ids=(NODE,), evaluations=next(writes)))
+
+    assert [row.id for row in world.store.evaluations.rows.scan()] == [an_id(number) for number in range(0xA1, 0xA6)]
+
+
+def test_a_drain_that_was_changed_or_called_off_meanwhile_is_not_ended_as_done() -> None:
+    world = World()
+    register(world)
+    other = to_bytes(DrainStrategy(deadline_s=7.0))
+    world.do(NodeDrainUpdate(updates=(NodeDrainWrite(id=NODE, strategy=other),)))
+
+    world.do(NodeDrainUpdate(updates=(NodeDrainWrite(id=NODE, strategy=STRATEGY, is_complete=True),)))
+    assert node_of(world).drain
+
+    world.do(NodeDrainUpdate(updates=(NodeDrainWrite(id=NODE, mark_eligible=True),)))
+    before = node_of(world)
+    world.do(NodeDrainUpdate(updates=(NodeDrainWrite(id=NODE, strategy=other, is_complete=True),)))
+    assert node_of(world) == before
+
+
+@pytest.mark.parametrize(
+    ("status", "drains"), [("pending", True), ("running", True), ("unknown", True), ("complete", False)]
+)
+def test_a_drain_is_not_ended_by_who_has_not_seen_what_came_since_unless_it_is_over(status: str, drains: bool) -> None:
+    world = World()
+    world.nodes(1)
+    world.register(a_job())
+    world.do(NodeDrainUpdate(updates=(NodeDrainWrite(id=NODE, strategy=STRATEGY),)))
+    seen = world.index
+    world.place([1], [0])
+    world.do(AllocStatusUpdate(ids=ids([1]), statuses=bytes([CLIENT_CODES[ClientStatus(status)]])))
+    done = NodeDrainWrite(id=NODE, strategy=STRATEGY, is_complete=True, as_of=seen)
+
+    world.do(NodeDrainUpdate(updates=(done,)))
+
+    assert node_of(world).drain is drains
+    world.do(NodeDrainUpdate(updates=(structs.replace(done, as_of=world.index),)))
+    assert not node_of(world).drain

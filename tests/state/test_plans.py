@@ -8,8 +8,9 @@ from fedsched.codec import dumps
 from fedsched.model.alloc import Allocation, ClientStatus, DesiredStatus, RescheduleTracker
 from fedsched.model.resources import AllocatedResources, AllocatedSharedResources
 from fedsched.state.fields import pack
-from fedsched.state.tables.alloc_columns import Flag, stored_fields
-from fedsched.state.tables.evaluations import EvaluationWrite
+from fedsched.state.tables.alloc_columns import CLIENT_CODES, Flag, stored_fields
+from fedsched.state.tables.alloc_updates import AllocStatusUpdate
+from fedsched.state.tables.evaluations import EvaluationsUpsert, EvaluationWrite
 from fedsched.state.tables.jobs import JobDeregister
 from fedsched.state.tables.nodes import NodeDeregister, NodeUpsert
 from fedsched.state.tables.plans import OfficeBegin, PlacedGroup, StoppedBatch, UpdatedGroup
@@ -256,3 +257,61 @@ def test_stored_details_that_cannot_be_read_do_not_hide_the_allocation() -> None
     for number in (1, 2):
         assert "cannot be read" in alloc(world, number).client_description
         assert alloc(world, number).node_id == an_id(1)
+
+
+def test_a_plan_never_says_for_the_client_that_something_runs_or_has_ended() -> None:
+    world = a_world()
+    world.place([1, 2, 3, 4], [0, 1, 0, 1])
+    codes = [CLIENT_CODES[ClientStatus.RUNNING], CLIENT_CODES[ClientStatus.COMPLETE], CLIENT_CODES[ClientStatus.FAILED]]
+    world.plan(
+        stopped=tuple(StoppedBatch(ids=ids([number]), client_status=code) for number, code in enumerate(codes, 1))
+    )
+    world.plan(stopped=(StoppedBatch(ids=ids([4]), desired=1, client_status=CLIENT_CODES[ClientStatus.UNKNOWN]),))
+
+    assert [alloc(world, number).client_status for number in (1, 2, 3)] == [ClientStatus.PENDING] * 3
+    assert (alloc(world, 4).desired_status, alloc(world, 4).client_status) == ("run", "unknown")
+
+
+def test_what_a_client_reported_of_its_tasks_outlives_updates_and_stops_by_plans() -> None:
+    world = a_world()
+    world.place([1], [0])
+    report, sizes = pack([dumps({"TaskStates": {"web": {"State": "running", "Restarts": 2}}})])
+    world.do(AllocStatusUpdate(ids=ids([1]), statuses=b"\x02", client=report, client_sizes=sizes))
+    world.register(a_job(priority=77))
+
+    world.plan(updated=(UpdatedGroup(group="group", ids=ids([1])),))
+    assert alloc(world, 1).task_states["web"].restarts == 2
+    world.plan(stopped=(StoppedBatch(ids=ids([1]), fields=dumps({"DesiredDescription": "enough"})),))
+
+    assert alloc(world, 1).task_states["web"].restarts == 2
+    assert alloc(world, 1).client_status is ClientStatus.RUNNING
+
+
+def test_every_plan_moves_the_index_of_its_evaluation_so_that_the_next_one_of_the_job_waits_for_it() -> None:
+    world = a_world()
+    world.do(EvaluationsUpsert(evaluations=(EvaluationWrite(id=an_id(0xE), job_id="web"),)))
+
+    def index_after(**fields: Any) -> int:
+        world.plan(**fields)
+        row = world.store.evaluations.row(an_id(0xE))
+        assert row is not None
+        return row.modify_index
+
+    assert index_after(placed=(placed_group([1], [0]),)) == world.index
+    assert index_after(stopped=(StoppedBatch(ids=ids([1])),)) == world.index
+    end = EvaluationWrite(id=an_id(0xE), job_id="web", status="complete")
+    assert index_after(placed=(placed_group([2], [0]),), ends=(end,)) == world.index
+    assert world.store.evaluations.row(an_id(0xE)).status == "complete"  # type: ignore[union-attr]
+
+
+def test_an_evaluation_does_not_end_with_a_plan_of_which_something_was_left_out() -> None:
+    world = a_world()
+    world.do(EvaluationsUpsert(evaluations=(EvaluationWrite(id=an_id(0xE), job_id="web"),)))
+    world.do(NodeDeregister(ids=(an_id(2),)))
+    end = EvaluationWrite(id=an_id(0xE), job_id="web", status="complete")
+
+    world.plan(placed=(placed_group([1, 2], [0, 1]),), ends=(end,))
+
+    row = world.store.evaluations.row(an_id(0xE))
+    assert row is not None
+    assert (row.status, row.modify_index) == ("pending", world.index)

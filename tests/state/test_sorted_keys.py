@@ -22,6 +22,9 @@ def test_pages_are_those_of_a_sorted_list(steps: list[tuple[bool, int]], start: 
     assert keys.page(None, 100) == sorted(known)
     wanted = [key for key in sorted(known) if (key > start if after else key >= start)]
     assert keys.page(start, limit, after=after) == wanted[:limit]
+    assert keys.page(None, 100, back=True) == sorted(known, reverse=True)
+    wanted = [key for key in sorted(known, reverse=True) if (key < start if after else key <= start)]
+    assert keys.page(start, limit, after=after, back=True) == wanted[:limit]
 
 
 def test_long_runs_are_split_and_stay_in_order() -> None:
@@ -34,6 +37,7 @@ def test_long_runs_are_split_and_stay_in_order() -> None:
 
     assert keys.page(None, 3 * count) == list(range(2 * count))
     assert keys.page(5, 4, after=True) == [6, 7, 8, 9]
+    assert keys.page(1000, 900, back=True) == list(range(1000, 100, -1))
     for key in range(2 * count):
         keys.remove(key)
     assert keys.page(None, 10) == []

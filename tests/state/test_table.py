@@ -176,3 +176,6 @@ def test_views_of_a_map_are_copies_of_their_moment(
         assert [view.get((n,)) for n in range(13)] == [then.get((n,)) for n in range(13)]
         wanted = [key for key in sorted(then) if (key > (start,) if after else key >= (start,))]
         assert view.page((start,), limit, after=after) == wanted[:limit]
+        wanted = [key for key in sorted(then, reverse=True) if (key < (start,) if after else key <= (start,))]
+        assert view.page((start,), limit, after=after, back=True) == wanted[:limit]
+        assert [key for key, _ in scan(view, back=True)] == sorted(then, reverse=True)

@@ -33,6 +33,25 @@ class AgentMetricsReply(Record):
     body: bytes = b""
 
 
+class ServerSchedulers(Record):
+    """Which jobs one server's workers take."""
+
+    id: str
+    name: str = ""
+    workers: Annotated[int, "Evaluations that it works on at once."] = 0
+    enabled: Annotated[tuple[str, ...], "Job types that its workers take."] = ()
+    idle: Annotated[tuple[str, ...], "Job types that it has schedulers for, and yet does not take."] = ()
+    answered: Annotated[bool, "False for a server that could not be asked."] = True
+
+
+class AgentSchedulersRequest(Record):
+    everywhere: Annotated[bool, "Of all servers of the region, not only of the one that is asked."] = False
+
+
+class AgentSchedulersReply(Record):
+    servers: tuple[ServerSchedulers, ...] = ()
+
+
 AGENT_SELF = declare(
     Method(
         "Agent.Self",
@@ -54,5 +73,15 @@ AGENT_METRICS = declare(
         RunsAt.THIS_AGENT,
         needs="agent:read",
         doc="This agent's figures, as JSON or in Prometheus' text form.",
+    )
+)
+AGENT_SCHEDULERS = declare(
+    Method(
+        "Agent.Schedulers",
+        AgentSchedulersRequest,
+        AgentSchedulersReply,
+        RunsAt.THIS_AGENT,
+        needs="agent:read",
+        doc="Which types of jobs the workers of this server take, or of all servers of the region.",
     )
 )

@@ -62,6 +62,11 @@ def standing(job: Job | None, latest: Deployment | None, now_ns: int) -> Standin
     return Standing(latest)
 
 
+def superseded(deployment: Deployment, now_ns: int) -> DeploymentStatusUpdate:
+    """The end of a deployment that a newer job took the place of."""
+    return _update(deployment, DeploymentStatus.CANCELLED, NEWER_JOB, now_ns)
+
+
 def _index(job: Job | None) -> int:
     return job.create_index if job is not None else 0
 

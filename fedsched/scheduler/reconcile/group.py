@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from fedsched.model.group import TaskGroup
+from fedsched.scheduler.pieces import Pieces
 from fedsched.scheduler.reconcile.deployments import (
     is_rolling,
     version_before_canaries,
@@ -19,10 +20,11 @@ from fedsched.scheduler.reconcile.deployments import (
 from fedsched.scheduler.reconcile.held import (
     UNKNOWN,
     Held,
+    Taint,
     Where,
     by_name,
 )
-from fedsched.scheduler.reconcile.names import canary_names, fresh_names
+from fedsched.scheduler.reconcile.names import Places, canary_names, fresh_names
 from fedsched.scheduler.reconcile.reschedule import (
     last_event_ns,
     tracker_after,
@@ -35,6 +37,7 @@ from fedsched.scheduler.reconcile.wanted import (
     NOT_NEEDED,
     RESCHEDULED,
     UPDATING,
+    Followed,
     GroupWanted,
     Reason,
     Single,
@@ -48,7 +51,7 @@ class GroupOutcome(NamedTuple):
     """Nothing is left to do, so a deployment may end."""
 
 
-def reconcile_group(scene: Scene, group: TaskGroup, where: Where) -> GroupOutcome:
+def reconcile_group(scene: Scene, group: TaskGroup, where: Where) -> Pieces[GroupOutcome]:
     """Compare one group with its allocations, which stand at `where` in the roster."""
     wanted = GroupWanted(group.name, group)
     kept = still_of_interest(scene, where, wanted)
@@ -56,25 +59,29 @@ def reconcile_group(scene: Scene, group: TaskGroup, where: Where) -> GroupOutcom
         wanted.tally.ignore += len(kept)
         return GroupOutcome(wanted, is_state_done(scene, group.name))
     work = _Work(scene, group, where, kept, wanted)
-    return GroupOutcome(wanted, work.run())
+    yield
+    return GroupOutcome(wanted, (yield from work.run()))
 
 
 class _Work(Sorting):
     """The later steps: updates, canaries, placements, moves, deployment."""
 
-    def run(self) -> bool:
-        self.sort()
+    def run(self) -> Pieces[bool]:
+        yield from self.sort()
         updates = self._split_updates()
+        yield
         if self.is_canarying:
             canaries = set(self.canaries)
             self.untainted = [held for held in self.untainted if held not in canaries]
         needs_canaries = self._place_canaries(updates)
         may_touch = self._may_touch(updates)
+        yield
         singles, fresh = self._placements()
         placed = len(singles) + len(fresh)
         if not self.is_known:
             self._expect(placed)
         may_touch = self._place(singles, fresh, may_touch)
+        yield
         self._update_destructively(updates, may_touch)
         self._migrate()
         self._deploy(updates)
@@ -86,6 +93,10 @@ class _Work(Sorting):
         # One that has a copy is settled when its client is back; one that was cut off just now is looked at again then.
         asked = [held for held in self.untainted if held not in self.cut and not has_copy(held)]
         updates = scene.comparer.split(by_name(asked), self.group, scene.can_stay)
+        coming = {held for held in updates.in_place if scene.taint[held.at] == Taint.COMING}
+        if coming:  # their node is not ready for anything yet; its readiness is looked at anew
+            updates.ignored.extend(coming)
+            updates = updates._replace(in_place=[held for held in updates.in_place if held not in coming])
         self.tally.ignore += len(updates.ignored) + len(self.untainted) - len(asked)
         self.tally.in_place_update += len(updates.in_place)
         self.wanted.in_place = updates.in_place
@@ -129,7 +140,7 @@ class _Work(Sorting):
         count = self.group.count
         stay = [held for held in self.untainted if not has_copy(held)]
         existing = len(stay) + len(self.migrating)
-        names = {held.name_index for held in (*stay, *self.migrating)}
+        places = Places({held.name_index for held in (*stay, *self.migrating)}, self.taken, count)
         singles: list[Single] = []
         beside = set(self.canaries) if self.is_canarying else set()
         for held in by_name(self.due_now):
@@ -137,24 +148,16 @@ class _Work(Sorting):
                 singles.append(self._replacement(held, held.name_index))
             elif existing < count:
                 existing += 1
-                singles.append(self._replacement(held, self._own_name(held, names, self.taken)))
-                names.add(singles[-1].name_index)
+                singles.append(self._replacement(held, places.take(held.name_index)))
             else:  # its place is not wanted any more
                 self._stop_unneeded(held)
         if self.is_held_up:
             return [], fresh_names((), 0, 0)
         for held in by_name(self.lost):
-            if existing < count and held.name_index not in names:
-                names.add(held.name_index)
+            if existing < count and held.name_index not in places.used:
                 existing += 1
-                singles.append(self._single(held, Reason.LOST))
-        return singles, fresh_names(names, count, count - existing)
-
-    def _own_name(self, held: Held, used: set[int], wanted: set[int]) -> int:
-        """Its own place, but for one that somebody else holds too (a promoted canary): then a free one."""
-        if held.name_index not in used:
-            return held.name_index
-        return int(fresh_names(used | wanted, self.group.count, 1)[0])
+                singles.append(replace(self._single(held, Reason.LOST), name_index=places.take(held.name_index)))
+        return singles, fresh_names(places.used, count, count - existing)
 
     def _stop_unneeded(self, held: Held) -> None:
         """Let it go without a replacement, unless it is cut off: that is settled when its client is back."""
@@ -200,35 +203,46 @@ class _Work(Sorting):
 
     def _update_destructively(self, updates: Updates, may_touch: int) -> None:
         chosen = updates.destructive[:may_touch] if self.is_ready else []
-        names = self._names_for(chosen)
-        self.wanted.destructive = [
-            replace(self._single(held, Reason.DESTRUCTIVE, Stop(held, UPDATING)), name_index=name)
-            for held, name in zip(chosen, names, strict=True)
-        ]
-        self.tally.destructive_update += len(chosen)
-        self.tally.ignore += len(updates.destructive) - len(chosen)
-
-    def _names_for(self, chosen: list[Held]) -> list[int]:
         going = {*chosen, *(held for held in self.untainted if has_copy(held))}
         used = {held.name_index for held in (*self.untainted, *self.migrating) if held not in going}
         used.update(single.name_index for single in self.wanted.special)
         used.update(self.wanted.fresh.tolist())
-        wanted = {held.name_index for held in chosen}
-        names: list[int] = []
+        places = Places(used, {held.name_index for held in chosen}, self.group.count)
+        self.wanted.destructive = []
         for held in chosen:
-            names.append(self._own_name(held, used, wanted))
-            used.add(names[-1])
-        return names
+            if not places.has_free:  # it is cut off, and its place is not wanted any more
+                self._stop(held, NOT_NEEDED)
+                self.tally.stop += 1
+                continue
+            single = self._single(held, Reason.DESTRUCTIVE, Stop(held, UPDATING))
+            self.wanted.destructive.append(replace(single, name_index=places.take(held.name_index)))
+        self.tally.destructive_update += len(self.wanted.destructive)
+        self.tally.ignore += len(updates.destructive) - len(chosen)
 
     def _migrate(self) -> None:
-        for held in by_name(self.migrating):
-            stop = Stop(held, MIGRATING)
-            if held in self.unplaced:
-                self.wanted.stops.append(stop)
+        if not self.migrating:
+            return
+        moving = by_name(self.migrating)
+        places = Places(self._names_in_use(), {held.name_index for held in moving}, self.group.count)
+        later = {entry.held: entry.followup_id for entry in self.wanted.followed}
+        for held in moving:
+            if held in self.unplaced:  # it goes now, and whoever comes back to it is remembered with that
+                self.wanted.stops.append(Stop(held, MIGRATING, followup_id=later.pop(held, "")))
                 self.tally.stop += 1
-            else:
-                self.wanted.special.append(self._single(held, Reason.MIGRATE, stop))
-                self.tally.migrate += 1
+                continue
+            # Somebody wants it gone from there, whether or not there is room elsewhere.
+            self.wanted.stops.append(Stop(held, MIGRATING))
+            single = self._single(held, Reason.MIGRATE)
+            self.wanted.special.append(replace(single, name_index=places.take(held.name_index)))
+            self.tally.migrate += 1
+        self.wanted.followed = [Followed(held, identity) for held, identity in later.items()]
+
+    def _names_in_use(self) -> set[int]:
+        """Places of what stays and of what this pass places."""
+        updated = {single.previous for single in self.wanted.destructive}
+        stay = {held.name_index for held in self.untainted if held not in updated and not has_copy(held)}
+        placed = {single.name_index for single in (*self.wanted.special, *self.wanted.destructive)}
+        return stay | placed | set(self.wanted.fresh.tolist())
 
     def _deploy(self, updates: Updates) -> None:
         """Let a deployment watch over the group if this is a change, or the first time that the version runs."""

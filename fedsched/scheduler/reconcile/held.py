@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
+from functools import cached_property
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -60,6 +62,8 @@ class Taint(IntEnum):
     DOWN = 2
     DISCONNECTED = 3
     DRAINING = 4
+    COMING = 5
+    """It is back but has not said yet what became of its allocations: until then nothing is decided about them."""
 
     @property
     def is_gone(self) -> bool:
@@ -67,7 +71,11 @@ class Taint(IntEnum):
         return self in (Taint.MISSING, Taint.DOWN)
 
 
-_TAINT_OF_STATUS: Final = {NodeStatus.DOWN.value: Taint.DOWN, NodeStatus.DISCONNECTED.value: Taint.DISCONNECTED}
+TAINT_OF_STATUS: Final = {
+    NodeStatus.DOWN.value: Taint.DOWN,
+    NodeStatus.DISCONNECTED.value: Taint.DISCONNECTED,
+    NodeStatus.INITIALIZING.value: Taint.COMING,
+}
 
 
 def taints_of(nodes: NodesReader, node_slots: Iterable[int]) -> Taints:
@@ -80,7 +88,7 @@ def taints_of(nodes: NodesReader, node_slots: Iterable[int]) -> Taints:
         if row is None:
             taints[slot] = Taint.MISSING
         else:
-            taints[slot] = _TAINT_OF_STATUS.get(row.status, Taint.DRAINING if row.draining else Taint.NONE)
+            taints[slot] = TAINT_OF_STATUS.get(row.status, Taint.DRAINING if row.draining else Taint.NONE)
     return taints
 
 
@@ -108,6 +116,16 @@ class Held(msgspec.Struct, gc=False, eq=False):
     @property
     def id(self) -> str:
         return id_of(self.roster.rows[self.at])
+
+    @property
+    def identity(self) -> bytes:
+        """The id as it is stored."""
+        return self.roster.ids[16 * self.at : 16 * self.at + 16]
+
+    @property
+    def has_story(self) -> bool:
+        """Whether anything was ever said about it alone, by a plan or after it."""
+        return bool(self.details & (_OWN | _WISHED))
 
     @property
     def record(self) -> Allocation:
@@ -239,6 +257,12 @@ class Roster:
     def __len__(self) -> int:
         return len(self.slots)
 
+    @cached_property
+    def ids(self) -> bytes:
+        """The ids of all, 16 bytes each."""
+        ids: bytes = self.rows["id"].astype(">u8").tobytes()
+        return ids
+
     def record(self, at: int) -> Allocation:
         known = self._records.get(at)
         if known is None:
@@ -258,6 +282,11 @@ class Roster:
         """Which allocations are of exactly this create index and version."""
         same = [(origin.job_create_index, origin.job_version) == version for origin in self.origins]
         return np.array(same, dtype=np.bool_)[self.which] if same else np.zeros(0, dtype=np.bool_)
+
+    def of_earlier_job(self, create_index: int) -> Mask:
+        """Which allocations are of a job of the same id that was purged."""
+        earlier = [origin.job_create_index < create_index for origin in self.origins]
+        return np.array(earlier, dtype=np.bool_)[self.which] if earlier else np.zeros(0, dtype=np.bool_)
 
     def older_than(self, version: tuple[int, int]) -> Mask:
         """Which allocations are of an earlier version or of an earlier job of the same id."""
@@ -303,4 +332,10 @@ class Roster:
 
 def by_name(helds: Iterable[Held]) -> list[Held]:
     """In the order of their places in the group; equals in the order in which they came to be."""
-    return sorted(helds, key=lambda held: (held.name_index, held.at))
+    known = sorted(helds, key=_position)
+    known.sort(key=_place)
+    return known
+
+
+_position = attrgetter("at")
+_place = attrgetter("name_index")

@@ -12,6 +12,40 @@ from fedsched.scheduler.reconcile.held import Held
 Indexes = NDArray[np.int32]
 
 
+class Places:
+    """Gives places to replacements: their own where they can keep it, else the lowest free one.
+
+    One's own is lost if somebody else holds it too (a promoted canary) or if the count has shrunk below it. Places that
+    others will ask for are left to them as long as there are enough.
+    """
+
+    def __init__(self, used: set[int], wanted: set[int], count: int) -> None:
+        self.used = used
+        self._wanted = wanted
+        self._count = count
+        self._unwanted = self._free = 0
+
+    @property
+    def has_free(self) -> bool:
+        """Whether anything below the count is left."""
+        while self._free < self._count and self._free in self.used:
+            self._free += 1
+        return self._free < self._count
+
+    def take(self, own: int) -> int:
+        if own >= self._count or own in self.used:
+            own = self._other(own)
+        self.used.add(own)
+        return own
+
+    def _other(self, own: int) -> int:
+        while self._unwanted < self._count and (self._unwanted in self.used or self._unwanted in self._wanted):
+            self._unwanted += 1
+        if self._unwanted < self._count:
+            return self._unwanted
+        return self._free if self.has_free else own
+
+
 def fresh_names(taken: Iterable[int], count: int, wanted: int) -> Indexes:
     """The lowest free places below `count`; if there are not enough, 0, 1, 2... once more."""
     if wanted <= 0:

@@ -78,6 +78,8 @@ def decide(
         due = due_from(held, policy, last_event_ns(held))
     else:
         return KEEP
+    if held.last_reschedule_failed and due.is_eligible:
+        return NOW  # it was due before, and found no place
     return _when(due, held.followup_id, evaluation_id, now_ns)
 
 

@@ -17,6 +17,7 @@ from fedsched.scheduler.reconcile.held import (
     RESCHEDULE,
     RUN,
     RUNNING,
+    Held,
     Mask,
     Roster,
     Taints,
@@ -45,6 +46,8 @@ class Scene:
     is_batch: bool
     current: Mask
     older: Mask
+    earlier: Mask
+    """Allocations of a job of the same id that was purged before this one was registered."""
     ended: Mask
     calm: Mask
     """Allocations about which no rule has anything to say while their number is right."""
@@ -68,10 +71,12 @@ def calm_mask(roster: Roster, taint: Taints, current: Mask, *, is_batch: bool) -
 
 
 def still_of_interest(scene: Scene, where: Where, wanted: GroupWanted) -> Where:
-    """Leave out what servers stopped (batch jobs keep some of it) and, in batch jobs, ends of earlier versions."""
+    """Leave out what servers stopped (batch jobs keep some of it) and what has ended: in batch jobs that of earlier
+    versions, in others that of a purged job of the same id, or a new job would begin as an update of the old one."""
     rows = scene.roster.rows
     stopped = rows["desired"][where] != RUN
     if not scene.is_batch:
+        stopped |= scene.earlier[where] & scene.ended[where]
         return where[~stopped] if stopped.any() else where
     flags, ended = rows["flags"][where], scene.ended[where]
     past = scene.older[where] & (stopped | ended)
@@ -95,10 +100,14 @@ def is_state_done(scene: Scene, group: str) -> bool:
     return state is None or is_healthy_enough(state)
 
 
-def is_held_up(scene: Scene, cut_off: CutOff, where: Where) -> bool:
-    """Whether a client that was cut off may still be running what it was told to stop on its own."""
+def holding_up(scene: Scene, cut_off: CutOff, where: Where) -> list[Held]:
+    """Lost allocations that a client which was cut off may still be running, because it stops them only later.
+
+    The evaluation that one of them waits for says that its time is over, to the last moment between two clocks.
+    """
     if cut_off.stop_after_ns is None:
-        return False
+        return []
     rows = scene.roster.rows
     lost = where[rows["client_status"][where] == LOST]
-    return bool((rows["modify_time"][lost] + cut_off.stop_after_ns > scene.now_ns).any())
+    late = lost[rows["modify_time"][lost] + cut_off.stop_after_ns > scene.now_ns]
+    return [held for held in scene.roster.held(late) if held.followup_id != scene.evaluation.id]

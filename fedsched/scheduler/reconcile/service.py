@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from fedsched.model.alloc import ClientStatus
-from fedsched.model.deployment import Deployment
+from fedsched.model.deployment import Deployment, DeploymentStatus
 from fedsched.model.evaluation import Evaluation
 from fedsched.model.job import Job, JobType
+from fedsched.scheduler.pieces import Pieces, at_once
 from fedsched.scheduler.reconcile.deployments import Deployments, Draft, standing
 from fedsched.scheduler.reconcile.group import reconcile_group
-from fedsched.scheduler.reconcile.held import PENDING, RUN, RUNNING, Held, Mask, Roster, Taint, Taints, Where
+from fedsched.scheduler.reconcile.held import FAILED, PENDING, RUN, RUNNING, Held, Mask, Roster, Taint, Taints, Where
 from fedsched.scheduler.reconcile.scene import Scene, calm_mask
 from fedsched.scheduler.reconcile.updates import CanStay, Comparer, JobAt
 from fedsched.scheduler.reconcile.wanted import LOST, NOT_NEEDED, GroupWanted, Stop, Wanted
@@ -41,6 +43,11 @@ class Ground(NamedTuple):
 
 def reconcile(ground: Ground) -> Wanted:
     """Compare a service or batch job with its allocations."""
+    return at_once(reconcile_in_pieces(ground))
+
+
+def reconcile_in_pieces(ground: Ground) -> Pieces[Wanted]:
+    """The same with pauses, for jobs with thousands of allocations of which some need a closer look."""
     job, roster = ground.job, ground.roster
     wanted = Wanted()
     taint = roster.taint(ground.taints)
@@ -56,14 +63,34 @@ def reconcile(ground: Ground) -> Wanted:
     scene = _scene(ground, job, taint, draft)
     are_done = True
     for group in job.task_groups:
-        outcome = reconcile_group(scene, group, by_group.pop(group.name, NOWHERE))
+        outcome = yield from reconcile_group(scene, group, by_group.pop(group.name, NOWHERE))
         wanted.groups[group.name] = outcome.wanted
         are_done = are_done and outcome.is_done
     for name, where in by_group.items():
         wanted.groups[name] = stop_all(roster, name, where, taint)
     finish(wanted, draft, are_done, ground.now_ns)
     wanted.dropped_evaluations = list(dict.fromkeys(scene.dropped_evaluations))
+    if _has_left_failures(ground, wanted):
+        return (yield from _after_success(ground, wanted))
     return wanted
+
+
+def _has_left_failures(ground: Ground, wanted: Wanted) -> bool:
+    """Whether a deployment ends well here although something of it has failed after it was healthy."""
+    if not any(update.status is DeploymentStatus.SUCCESSFUL for update in wanted.deployment_updates):
+        return False
+    rows = ground.roster.rows
+    return bool(((rows["desired"] == RUN) & (rows["client_status"] == FAILED)).any())
+
+
+def _after_success(ground: Ground, wanted: Wanted) -> Pieces[Wanted]:
+    """Look again without the deployment: as long as it was active, it alone decided about what failed of it."""
+    assert ground.deployment is not None
+    over = replace(ground.deployment, status=DeploymentStatus.SUCCESSFUL)
+    again = yield from reconcile_in_pieces(ground._replace(deployment=over))
+    again.deployment_updates = wanted.deployment_updates + again.deployment_updates
+    again.dropped_evaluations = list(dict.fromkeys(wanted.dropped_evaluations + again.dropped_evaluations))
+    return again
 
 
 def _scene(ground: Ground, job: Job, taint: Taints, draft: Draft) -> Scene:
@@ -85,6 +112,7 @@ def _scene(ground: Ground, job: Job, taint: Taints, draft: Draft) -> Scene:
         is_batch=is_batch,
         current=current,
         older=roster.older_than(version),
+        earlier=roster.of_earlier_job(job.create_index),
         ended=roster.client_terminal(),
         calm=calm_mask(roster, taint, current, is_batch=is_batch),
     )

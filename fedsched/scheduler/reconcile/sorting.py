@@ -6,6 +6,8 @@ deployment make of the rest is in `group`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fedsched.model.alloc import ClientStatus
 from fedsched.model.deployment import DeploymentState
 from fedsched.model.evaluation import Trigger
@@ -30,7 +32,7 @@ from fedsched.scheduler.reconcile.reschedule import (
     follow_ups,
     no_longer_awaited,
 )
-from fedsched.scheduler.reconcile.scene import Scene, is_held_up
+from fedsched.scheduler.reconcile.scene import Scene, holding_up
 from fedsched.scheduler.reconcile.surplus import surplus
 from fedsched.scheduler.reconcile.wanted import (
     DELAYED_RESCHEDULE,
@@ -71,7 +73,8 @@ class Sorting:
         """Migrating ones whose replacement is left to the reschedule decision."""
         self.taken: set[int] = set()
         """Places that somebody holds, those that are about to be replaced included."""
-        self.is_held_up = is_held_up(scene, self.cut_off, where)
+        self.holding_up = holding_up(scene, self.cut_off, where)
+        self.is_held_up = bool(self.holding_up)
         known = self.standing.state(group.name)
         self.is_known = known is not None
         self.state: DeploymentState = known if known is not None else first_state(group.update)
@@ -84,15 +87,18 @@ class Sorting:
     def is_ready(self) -> bool:
         return not (self.standing.is_paused or self.standing.is_failed or self.is_canarying)
 
-    def sort(self) -> None:
-        """Go through the steps that do not depend on the job's changes."""
+    def sort(self) -> Iterator[None]:
+        """Go through the steps that do not depend on the job's changes; of thousands, each takes some milliseconds."""
         self._stop_old_canaries()
         self._classify()
+        yield
         self._decide_reschedules()
+        yield
         self._reunite()
         self._disconnect()
         self._hold_up_lost()
         self._remember_later()
+        yield
         self.taken = {held.name_index for held in (*self.untainted, *self.migrating, *self.due_now, *self.lost)}
         self._stop_surplus()
 
@@ -142,9 +148,13 @@ class Sorting:
             Kind.DISCONNECTING: self.disconnecting,
             Kind.RECONNECTING: self.reconnecting,
         }
-        taint, calm, cut_off, now_ns = self.scene.taint, self.scene.calm, self.cut_off, self.scene.now_ns
+        taint, cut_off, now_ns = self.scene.taint, self.cut_off, self.scene.now_ns
+        calm, stay = self.scene.calm.tolist(), self.untainted.append  # most are: no more than a look at each
         for held in self.everyone:
-            kind = Kind.UNTAINTED if calm[held.at] else classify(held, cut_off, int(taint[held.at]), now_ns)
+            if calm[held.at]:
+                stay(held)
+                continue
+            kind = classify(held, cut_off, int(taint[held.at]), now_ns)
             if kind is Kind.RECONNECTING and held.client == UNKNOWN:
                 # Its node is back, but nothing was said about it yet: there is nothing to choose between.
                 kind = Kind.UNTAINTED
@@ -154,11 +164,8 @@ class Sorting:
                 sets[kind].append(held)
 
     def _decide_reschedules(self) -> None:
-        calm = self.scene.calm
-        before, self.untainted = self.untainted, []
-        for held in before:
-            if calm[held.at] or self._stays(held):
-                self.untainted.append(held)
+        calm = self.scene.calm.tolist()
+        self.untainted = [held for held in self.untainted if calm[held.at] or self._stays(held)]
         self.migrating = [held for held in self.migrating if self._stays(held, moves=True)]
 
     def _stays(self, held: Held, *, moves: bool = False) -> bool:
@@ -242,6 +249,7 @@ class Sorting:
     def _hold_up_lost(self) -> None:
         """Mark lost allocations; if their clients may still run them, nothing of the group is placed for a while."""
         ids: dict[Held, str] = {}
+        self._come_back_for_held_up()
         if self.lost and self.cut_off.stop_after_ns is not None:
             until_ns = self.scene.now_ns + self.cut_off.stop_after_ns
             self.is_held_up = True
@@ -254,6 +262,23 @@ class Sorting:
         for held in self.lost:
             self._stop(held, LOST_WORDS, ClientStatus.LOST, ids.get(held, ""))
         self.tally.stop += len(self.lost)
+
+    def _come_back_for_held_up(self) -> None:
+        """See to it that somebody comes back when the group is free again.
+
+        What was stopped before its node was lost has nobody who does, and who comes for another may come too early.
+        """
+        last = max(self.holding_up, key=lambda held: held.modify_time_ns, default=None)
+        if last is None:
+            return
+        assert self.cut_off.stop_after_ns is not None
+        ids = self._follow(
+            [(last.modify_time_ns + self.cut_off.stop_after_ns, last)],
+            first=Trigger.ALLOC_RESCHEDULE,
+            later=Trigger.ALLOC_FAILURE,
+            words=DELAYED_RESCHEDULE,
+        )
+        self.wanted.held_up_until = ids[last]
 
     def _remember_later(self) -> None:
         if not self.due_later:
@@ -269,8 +294,11 @@ class Sorting:
 
     def _stop_surplus(self) -> None:
         canaries = set(self.canaries) if self.is_canarying else set()
+        wants_none = self.group.count == 0  # then nobody waits for clients that are cut off either
         stayers = [
-            held for held in self.untainted if held not in canaries and held not in self.cut and held.client != UNKNOWN
+            held
+            for held in self.untainted
+            if held not in canaries and (wants_none or (held not in self.cut and held.client != UNKNOWN))
         ]
         chosen = surplus(stayers, self.migrating, self.canaries, self.group.count, is_canarying=self.is_canarying)
         gone = set(chosen)
@@ -283,6 +311,7 @@ class Sorting:
             self.due_later = [due for due in self.due_later if due[1] not in gone]
             self.wanted.followed = [entry for entry in self.wanted.followed if entry.held not in gone]
             self.wanted.reconnecting = [held for held in self.wanted.reconnecting if held not in gone]
+            self.wanted.disconnecting = [entry for entry in self.wanted.disconnecting if entry.held not in gone]
 
 
 def has_copy(held: Held) -> bool:

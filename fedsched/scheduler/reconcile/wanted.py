@@ -147,6 +147,8 @@ class GroupWanted:
     followed: list[Followed] = field(default_factory=list)
     follow_ups: list[Evaluation] = field(default_factory=list)
     """To be created. Whoever does not create them must leave out `followed` too, or nobody comes back to those."""
+    held_up_until: str = ""
+    """The follow-up that ends a time in which nothing is placed, if none of the above waits for it."""
     tally: Tally = field(default_factory=Tally)
 
     @property

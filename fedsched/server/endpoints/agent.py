@@ -13,6 +13,7 @@ from fedsched.rpc.method import Empty, Method
 from fedsched.rpc.methods import agent as methods
 from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.desk import Desk
+from fedsched.server.served_types import ServedTypes
 from fedsched.telemetry.metrics_text import json_summary, prometheus_text
 
 
@@ -29,15 +30,17 @@ class AgentFacts:
 class AgentEndpoint:
     """Answers `Agent.*`."""
 
-    def __init__(self, desk: Desk, facts: AgentFacts) -> None:
+    def __init__(self, desk: Desk, facts: AgentFacts, served: ServedTypes) -> None:
         self._desk = desk
         self._facts = facts
+        self._served = served
 
     def handlers(self) -> Mapping[Method[Any, Any], Handler]:
         return {
             methods.AGENT_SELF: self.itself,
             methods.AGENT_HEALTH: self.health,
             methods.AGENT_METRICS: self.metrics,
+            methods.AGENT_SCHEDULERS: self.schedulers,
         }
 
     async def itself(self, request: Empty, context: CallContext) -> methods.AgentSelfReply:
@@ -75,6 +78,12 @@ class AgentEndpoint:
         return methods.AgentHealthReply(
             ok=has_leader, server_ok=has_leader, message="ok" if has_leader else "this region has no leader"
         )
+
+    async def schedulers(
+        self, request: methods.AgentSchedulersRequest, context: CallContext
+    ) -> methods.AgentSchedulersReply:
+        servers = await self._served.everywhere() if request.everywhere else [self._served.own]
+        return methods.AgentSchedulersReply(servers=tuple(servers))
 
     async def metrics(self, request: methods.AgentMetricsRequest, context: CallContext) -> methods.AgentMetricsReply:
         match request.format:

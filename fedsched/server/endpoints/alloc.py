@@ -18,11 +18,12 @@ from fedsched.rpc.methods import alloc as methods
 from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.alloc_stubs import alloc_stubs, whole_allocation
 from fedsched.server.desk import Desk
-from fedsched.server.paging import PAGE_MAX
+from fedsched.server.paging import limit_of
 from fedsched.server.waits import Look, Looked
 from fedsched.state.changes import ALLOCATIONS
+from fedsched.state.columns import Slots
 from fedsched.state.store import State
-from fedsched.state.tables.alloc_columns import Flag
+from fedsched.state.tables.alloc_columns import Flag, id_of
 from fedsched.state.tables.alloc_updates import AllocTransition
 from fedsched.state.tables.evaluations import evaluation_write
 from fedsched.state.waits import allocs_of_job, one_alloc, whole_table
@@ -46,10 +47,10 @@ class AllocEndpoint:
     async def list(self, request: methods.AllocListRequest, context: CallContext) -> methods.AllocListReply:
         """A page of allocations, oldest first; the token is the create index and id of the one it begins with."""
         namespace = context.meta.namespace or "default"
-        limit = min(request.per_page or PAGE_MAX, PAGE_MAX)
+        limit = limit_of(request)
         found: list[int] = []
         next_token = ""
-        for slot in self._slots(request):
+        for slot in self._slots(request, namespace):
             if not self._is_wanted(slot, request, namespace):
                 continue
             if len(found) == limit:
@@ -103,23 +104,37 @@ class AllocEndpoint:
             raise NotFound(f"alloc not found: {alloc_id!r}", hint="`fedsched alloc list` shows them")
         return alloc
 
-    def _slots(self, request: methods.AllocListRequest) -> Iterator[int]:
+    def _slots(self, request: methods.AllocListRequest, namespace: str) -> Iterator[int]:
+        """From where the page begins; of one job or prefix only those that it has, else all."""
         allocations = self._state.allocations
         if request.prefix:
             prefix = uuid_prefix(request.prefix, round_down=False) if len(request.prefix) % 2 == 0 else request.prefix
-            yield from sorted(allocations.with_prefix(prefix.lower()))
-            return
+            found = np.array(list(allocations.with_prefix(prefix.lower())), dtype=np.int64)
+            return self._few(found, request)
+        if request.job_id and namespace != ANY_NAMESPACE:
+            return self._few(allocations.slots_of_job(namespace, request.job_id), request)
+        return self._all(request)
+
+    def _all(self, request: methods.AllocListRequest) -> Iterator[int]:
+        allocations, back = self._state.allocations, request.reverse
         after = _after(request.next_token)
-        slots = allocations.page(STEP, after=None)
         if after is not None and allocations.slot_of(after[1]) >= 0:
             yield allocations.slot_of(after[1])
-        if after is not None:
-            slots = allocations.page(STEP, after=after)
-        while slots:
+        step = min(limit_of(request) + 1, STEP)
+        while slots := allocations.page(step, after=after, back=back):
             yield from slots
-            last = slots[-1]
-            row = allocations.columns.one(last)
-            slots = allocations.page(STEP, after=(int(row["create_index"]), self._id(last)))
+            row = allocations.columns.one(slots[-1])
+            after = (int(row["create_index"]), self._id(slots[-1]))
+
+    def _few(self, slots: Slots, request: methods.AllocListRequest) -> Iterator[int]:
+        """These in order of age and id."""
+        rows = self._state.allocations.columns.read(slots)
+        keys = [(int(row["create_index"]), id_of(row), slot) for row, slot in zip(rows, slots.tolist(), strict=True)]
+        start = _after(request.next_token)
+        for index, alloc_id, slot in sorted(keys, reverse=request.reverse):
+            here = (index, alloc_id)
+            if start is None or (here <= start if request.reverse else here >= start):
+                yield slot
 
     def _is_wanted(self, slot: int, request: methods.AllocListRequest, namespace: str) -> bool:
         origin = self._state.allocations.origin_of(slot)

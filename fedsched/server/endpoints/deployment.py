@@ -25,12 +25,13 @@ from fedsched.server.leader.deployment_rules import (
     plan_pause,
     plan_promotion,
 )
-from fedsched.server.paging import page_of
+from fedsched.server.paging import Walk, by_id, by_index, of_few, only, page_of
 from fedsched.server.waits import Look, Looked, look_at_row
 from fedsched.state.changes import ALLOCATIONS
 from fedsched.state.fields import Command
 from fedsched.state.store import State
 from fedsched.state.tables.deployment_updates import DeploymentStatusUpdate, DeploymentStatusWrite
+from fedsched.state.tables.deployments import DeploymentRow
 from fedsched.state.tables.evaluations import evaluation_write
 from fedsched.state.waits import allocs_of_job, whole_table
 
@@ -65,13 +66,16 @@ class DeploymentEndpoint:
 
     async def list(self, request: methods.DeploymentListRequest, context: CallContext) -> methods.DeploymentListReply:
         namespace = context.meta.namespace or "default"
-        rows = (
-            row
-            for row in self._state.deployments.rows.scan()
-            if namespace in ("*", row.namespace) and (not request.job_id or row.job_id == request.job_id)
-        )
-        page, next_token = page_of(rows, request, id_of=lambda row: row.id, token_of=lambda row: row.id)
+        page, next_token = page_of(self._wanted(request, namespace), request, id_of=lambda row: row.id)
         return methods.DeploymentListReply(deployments=tuple(row.deployment() for row in page), next_token=next_token)
+
+    def _wanted(self, request: methods.DeploymentListRequest, namespace: str) -> Walk[DeploymentRow]:
+        deployments = self._state.deployments
+        if namespace == "*":
+            return only(by_id(deployments.rows), lambda row: request.job_id in ("", row.job_id))
+        if request.job_id:
+            return of_few(deployments.of_job(namespace, request.job_id), id_of=lambda row: row.id)
+        return by_index(deployments.rows, "namespace", namespace)
 
     async def get(self, request: methods.DeploymentRequest, context: CallContext) -> methods.DeploymentGetReply:
         return methods.DeploymentGetReply(deployment=self._known(request.deployment_id))

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from itertools import takewhile
+from typing import Any, Final
 
 import numpy as np
 from msgspec import structs
 
 from fedsched.model.errors import BadRequest, NotFound
-from fedsched.model.evaluation import Evaluation, EvaluationStub
+from fedsched.model.evaluation import Evaluation, EvaluationStatus, EvaluationStub
 from fedsched.rpc.method import Method
 from fedsched.rpc.methods import evaluation as methods
 from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.alloc_stubs import alloc_stubs
 from fedsched.server.desk import Desk
-from fedsched.server.paging import page_of
+from fedsched.server.paging import Walk, by_id, by_index, of_few, only, page_of
 from fedsched.server.waits import EVALUATIONS, Look, Looked, look_at_evaluations, look_at_row
 from fedsched.state.tables.alloc_updates import REMOVE_MAX, Reap
 from fedsched.state.tables.evaluations import EvaluationRow
 from fedsched.state.waits import whole_table
+
+ANY_NAMESPACE: Final = "*"
+OPEN: Final = (EvaluationStatus.PENDING.value, EvaluationStatus.BLOCKED.value)
+"""Statuses that are filed: few evaluations have them."""
 
 
 class EvaluationEndpoint:
@@ -41,8 +46,7 @@ class EvaluationEndpoint:
         return {methods.EVAL_LIST: self._look_at_list, methods.EVAL_GET: self._look_at_one}
 
     async def list(self, request: methods.EvaluationListRequest, context: CallContext) -> methods.EvaluationListReply:
-        rows = self._wanted(request, context)
-        page, next_token = page_of(rows, request, id_of=lambda row: row.id, token_of=lambda row: row.id)
+        page, next_token = page_of(self._wanted(request, context), request, id_of=_id_of)
         return methods.EvaluationListReply(evaluations=tuple(row.evaluation() for row in page), next_token=next_token)
 
     async def get(self, request: methods.EvaluationRequest, context: CallContext) -> methods.EvaluationGetReply:
@@ -69,8 +73,10 @@ class EvaluationEndpoint:
         )
 
     async def count(self, request: methods.EvaluationListRequest, context: CallContext) -> methods.EvaluationCountReply:
-        found = (row for row in self._wanted(request, context) if row.id.startswith(request.prefix))
-        return methods.EvaluationCountReply(count=sum(1 for _ in found))
+        found = self._wanted(request, context)(request.prefix, back=False)
+        return methods.EvaluationCountReply(
+            count=sum(1 for _ in takewhile(lambda row: row.id.startswith(request.prefix), found))
+        )
 
     async def delete(
         self, request: methods.EvaluationDeleteRequest, context: CallContext
@@ -91,14 +97,26 @@ class EvaluationEndpoint:
         context.reply_meta = structs.replace(context.reply_meta, index=result.index)
         return methods.EvaluationDeleteReply(count=result.value["evaluations"], index=result.index)
 
-    def _wanted(self, request: methods.EvaluationListRequest, context: CallContext) -> Iterator[EvaluationRow]:
+    def _wanted(self, request: methods.EvaluationListRequest, context: CallContext) -> Walk[EvaluationRow]:
+        """By what finds the fewest: the job's own, those that are open, or all of a namespace."""
+        evaluations = self._desk.machine.store.evaluations
         namespace = context.meta.namespace or "default"
-        return (
-            row
-            for row in self._desk.machine.store.evaluations.rows.scan()
-            if namespace in ("*", row.namespace)
-            and (not request.job_id or row.job_id == request.job_id)
-            and (not request.status or row.status == request.status)
+        if request.job_id and namespace != ANY_NAMESPACE:
+            walk = of_few(evaluations.of_job(namespace, request.job_id), id_of=_id_of)
+        elif request.status in OPEN:
+            walk = of_few(evaluations.with_status(request.status), id_of=_id_of)
+        elif namespace != ANY_NAMESPACE:
+            walk = by_index(evaluations.rows, "namespace", namespace)
+        else:
+            walk = by_id(evaluations.rows)
+
+        return only(
+            walk,
+            lambda row: (
+                namespace in (ANY_NAMESPACE, row.namespace)
+                and request.job_id in ("", row.job_id)
+                and request.status in ("", row.status)
+            ),
         )
 
     def _related(self, one: Evaluation) -> tuple[EvaluationStub, ...]:
@@ -124,6 +142,10 @@ class EvaluationEndpoint:
 
     def _look_at_one(self, request: methods.EvaluationRequest, context: CallContext) -> Looked:
         return look_at_row(self._desk.machine.store, EVALUATIONS, request.eval_id)
+
+
+def _id_of(row: EvaluationRow) -> str:
+    return row.id
 
 
 def _names(one: Evaluation) -> tuple[str, ...]:

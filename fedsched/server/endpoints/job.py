@@ -21,7 +21,8 @@ from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.admission import admitted, warnings_of, with_counts_of, with_resources_of
 from fedsched.server.desk import Desk
 from fedsched.server.job_summary import summary_of
-from fedsched.server.paging import page_of
+from fedsched.server.paging import across_namespaces, by_id, page_of
+from fedsched.server.served_types import BuiltInServed, Served, own_type_lacking
 from fedsched.server.waits import Look, Looked, look_at_evaluations, look_at_row
 from fedsched.state.store import State
 from fedsched.state.tables.evaluations import evaluation_write
@@ -32,8 +33,9 @@ from fedsched.state.waits import rows_under, whole_table
 class JobEndpoint:
     """Answers `Job.*`."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, served: Served | None = None) -> None:
         self._desk = desk
+        self._served = served or BuiltInServed()
 
     def handlers(self) -> Mapping[Method[Any, Any], Handler]:
         return {
@@ -54,7 +56,7 @@ class JobEndpoint:
         }
 
     async def register(self, request: methods.JobRegisterRequest, context: CallContext) -> methods.JobWriteReply:
-        job, warnings = self._admitted(request.job, context), warnings_of(request.job)
+        job, warnings = await self._admitted(request.job, context), warnings_of(request.job)
         current = self._state.jobs.get(job.namespace, job.id)
         if request.preserve_counts:
             job = with_counts_of(job, current)
@@ -114,10 +116,14 @@ class JobEndpoint:
 
     async def list(self, request: methods.JobListRequest, context: CallContext) -> methods.JobListReply:
         jobs = self._state.jobs
-        namespace = None if context.meta.namespace == "*" else _namespace(context)
-        rows, next_token = page_of(
-            jobs.scan(namespace), request, id_of=lambda row: row.id, token_of=lambda row: f"{row.namespace}.{row.id}"
-        )
+        if context.meta.namespace == "*":
+            rows, next_token = page_of(
+                across_namespaces(jobs.rows, request.prefix),
+                structs.replace(request, prefix=""),
+                id_of=lambda row: f"{row.namespace}.{row.id}",
+            )
+        else:
+            rows, next_token = page_of(by_id(jobs.rows, _namespace(context)), request, id_of=lambda row: row.id)
         found = [jobs.of_row(row) for row in rows]
         stubs = tuple(job_stub(job, summary_of(self._state, job), meta=request.meta) for job in found)
         return methods.JobListReply(jobs=stubs, next_token=next_token)
@@ -159,7 +165,7 @@ class JobEndpoint:
     def _state(self) -> State:
         return self._desk.machine.store
 
-    def _admitted(self, job: Job, context: CallContext) -> Job:
+    async def _admitted(self, job: Job, context: CallContext) -> Job:
         """Fill in defaults and refuse what cannot run, naming every place that is wrong."""
         return admitted(
             self._state,
@@ -167,6 +173,7 @@ class JobEndpoint:
             namespace=context.meta.namespace,
             region=self._desk.region,
             now_ns=self._desk.proposals.now_ns(),
+            lacking=await own_type_lacking(self._served, job.type),
         )
 
     def _evaluation(self, job: Job, trigger: Trigger, priority: int) -> Evaluation:

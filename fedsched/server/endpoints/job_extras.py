@@ -26,6 +26,7 @@ from fedsched.server.dispatching import check_dispatch, dispatched_child
 from fedsched.server.duties import Duties
 from fedsched.server.job_summary import scale_status_of, summary_of
 from fedsched.server.leader.periodic_core import command_of, forced_launch
+from fedsched.server.served_types import BuiltInServed, Served, own_type_lacking
 from fedsched.server.waits import Look, Looked, look_at_row
 from fedsched.state.changes import ALLOCATIONS
 from fedsched.state.columns import Slots
@@ -47,9 +48,10 @@ TAG_DESCRIPTION_MAX: Final = 1000
 class JobExtrasEndpoint:
     """Answers the methods of `rpc.methods.job_extras`."""
 
-    def __init__(self, desk: Desk, duties: Duties) -> None:
+    def __init__(self, desk: Desk, duties: Duties, served: Served | None = None) -> None:
         self._desk = desk
         self._duties = duties
+        self._served = served or BuiltInServed()
 
     def handlers(self) -> Mapping[Method[Any, Any], Handler]:
         return {
@@ -85,8 +87,9 @@ class JobExtrasEndpoint:
             namespace=context.meta.namespace,
             region=self._desk.region,
             now_ns=self._desk.proposals.now_ns(),
+            lacking=await own_type_lacking(self._served, request.job.type),
         )
-        reply = self._duties.dry_run(self._state, job, request.diff)
+        reply = await self._duties.dry_run(self._desk.machine.store, job, request.diff)
         return structs.replace(reply, warnings=(*warnings_of(request.job), *reply.warnings))
 
     async def evaluate(self, request: methods.JobEvaluateRequest, context: CallContext) -> JobWriteReply:

@@ -18,7 +18,7 @@ from fedsched.rpc.methods import places as methods
 from fedsched.rpc.methods.paging import ListRequest
 from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.desk import Desk
-from fedsched.server.paging import page_of
+from fedsched.server.paging import by_id, page_of
 from fedsched.server.waits import Look, Looked, look_at_row
 from fedsched.state.fields import Command
 from fedsched.state.store import State
@@ -83,9 +83,7 @@ class PlacesEndpoint:
         }
 
     async def namespaces(self, request: ListRequest, context: CallContext) -> methods.NamespaceListReply:
-        rows, token = page_of(
-            self._state.places.namespaces.scan(), request, id_of=lambda row: row.name, token_of=lambda row: row.name
-        )
+        rows, token = page_of(by_id(self._state.places.namespaces), request, id_of=lambda row: row.name)
         return methods.NamespaceListReply(namespaces=tuple(map(namespace_of, rows)), next_token=token)
 
     async def namespace(self, request: methods.NameRequest, context: CallContext) -> methods.NamespaceGetReply:
@@ -108,9 +106,7 @@ class PlacesEndpoint:
         return await self._propose(NamespaceDelete(name=request.name), context)
 
     async def node_pools(self, request: ListRequest, context: CallContext) -> methods.NodePoolListReply:
-        rows, token = page_of(
-            self._state.places.node_pools.scan(), request, id_of=lambda row: row.name, token_of=lambda row: row.name
-        )
+        rows, token = page_of(by_id(self._state.places.node_pools), request, id_of=lambda row: row.name)
         return methods.NodePoolListReply(node_pools=tuple(map(node_pool_of, rows)), next_token=token)
 
     async def node_pool(self, request: methods.NameRequest, context: CallContext) -> methods.NodePoolGetReply:

@@ -10,9 +10,12 @@ from fedsched.model.job import Job
 from fedsched.rpc.method import Method
 from fedsched.rpc.methods import why as methods
 from fedsched.rpc.server_side import CallContext, Handler
-from fedsched.scheduler.explain import alloc_why, job_why, node_why_not
+from fedsched.scheduler.explain import alloc_why, job_why_in_pieces, node_why_not
 from fedsched.scheduler.fleet import Fleet
+from fedsched.scheduler.schedule import BUILT_IN, MakeScheduling
 from fedsched.server.desk import Desk
+from fedsched.server.pieces import in_turns
+from fedsched.server.served_types import BuiltInServed, Served
 from fedsched.server.waits import Look
 from fedsched.state.store import State
 
@@ -20,9 +23,18 @@ from fedsched.state.store import State
 class WhyEndpoint:
     """Answers `Job.Why`, `Alloc.Why` and `Node.WhyNot`."""
 
-    def __init__(self, desk: Desk, fleet: Callable[[], Fleet]) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        fleet: Callable[[], Fleet],
+        *,
+        served: Served | None = None,
+        schedulers: Mapping[str, MakeScheduling] = BUILT_IN,
+    ) -> None:
         self._desk = desk
         self._fleet = fleet
+        self._served = served or BuiltInServed()
+        self._schedulers = schedulers
 
     def handlers(self) -> Mapping[Method[Any, Any], Handler]:
         return {
@@ -37,7 +49,17 @@ class WhyEndpoint:
 
     async def job(self, request: methods.JobWhyRequest, context: CallContext) -> methods.JobWhyReply:
         job = self._job(request.job_id, request.group, context)
-        why = job_why(self._state, self._fleet(), job, self._desk.proposals.now_ns(), request.group)
+        lacking = "" if job.stop else await self._served.lacking(job.type)
+        work = job_why_in_pieces(
+            self._desk.machine.store,
+            self._fleet(),
+            job,
+            self._desk.proposals.now_ns(),
+            request.group,
+            schedulers=self._schedulers,
+            lacking=lacking,
+        )
+        why = await in_turns(work)
         return methods.JobWhyReply(why=why)
 
     async def alloc(self, request: methods.AllocWhyRequest, context: CallContext) -> methods.AllocWhyReply:

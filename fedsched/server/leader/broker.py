@@ -9,6 +9,7 @@ failed too often are given up with a second chance later, and time passes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -34,6 +35,10 @@ REAP_EVERY_S: Final = 5.0
 REAP_MAX: Final = 728
 """Evaluations cancelled by one log entry."""
 RETRY_S: Final = 1.0
+CLOCK_LOOK_S: Final = 1.0
+"""How often the wall clock is compared while evaluations wait for a time of it: it may jump either way."""
+CLOCK_JUMP_S: Final = 0.05
+"""Less is no jump but the noise between two readings."""
 FOLLOW_UP_MIN_S: Final = 60.0
 FOLLOW_UP_SPREAD_S: Final = 300.0
 """Failed evaluations come back over five minutes, not all at once: what made them fail may be their number."""
@@ -64,6 +69,8 @@ class BrokerService:
         self._acked = trio.Event()
         self._earlier = trio.Event()
         self._sleeping_until = 0.0
+        self._wall_ahead_s = 0.0
+        """How far the wall clock was ahead of ours when delayed evaluations were last timed."""
         desk.machine.listen(self._heard)
         watch_broker(self, desk.metrics)
 
@@ -111,6 +118,7 @@ class BrokerService:
         """Enable both cores and restore them from the state, in one go: no change can slip in between."""
         store, now = self._desk.machine.store, trio.current_time()
         self.core.enable()
+        self._wall_ahead_s = self._wall_now_ahead_s()
         self.blocked.enable(now)
         for row in store.evaluations.with_status(PENDING):
             self._enqueue_row(row, now)
@@ -169,6 +177,16 @@ class BrokerService:
     def drop_waiting(self, evaluation_id: str) -> bool:
         """Forget a delayed evaluation whose reason is gone."""
         return self.core.drop_waiting(evaluation_id)
+
+    def room_came_back(self) -> None:
+        """A plan took less than was counted for it while it was on its way.
+
+        Whoever found no room beside it meanwhile would wait for news that never come, so all have another look.
+        """
+        if self.is_in_office:
+            now = trio.current_time()
+            self._take_back(self.blocked.unblock_all(self._desk.machine.store.index + 1, now))
+            self._kick()
 
     def enqueue(self, ticket: Ticket) -> None:
         """Hand in an evaluation that is not stored, such as clean-up work."""
@@ -248,6 +266,8 @@ class BrokerService:
             self.core.drop_waiting(evaluation_id)  # whoever ended it while it waited for its time knew why
 
     def _enqueue_row(self, row: EvaluationRow, now: float) -> None:
+        if row.wait_until_ns:
+            self._look_at_clock()
         wait_ns = row.wait_until_ns - self._desk.proposals.now_ns() if row.wait_until_ns else 0
         self.core.enqueue(_ticket(row), now, wait_s=max(0.0, wait_ns / NS))
 
@@ -275,16 +295,31 @@ class BrokerService:
         """Something changed: whoever waits for an evaluation looks again, and the clock may have to ring earlier."""
         if self.core.has_any_ready:
             self._tell()
-        if min(self.core.wake_at(), self.blocked.wake_at()) < self._sleeping_until:
+        if self._wake_at() < self._sleeping_until:
             self._earlier.set()
+
+    def _wall_now_ahead_s(self) -> float:
+        return self._desk.proposals.now_ns() / NS - trio.current_time()
+
+    def _look_at_clock(self) -> None:
+        """If wall clocks jumped, delayed evaluations come up that much sooner or later."""
+        jump_s = self._wall_now_ahead_s() - self._wall_ahead_s
+        if abs(jump_s) > CLOCK_JUMP_S:
+            self._wall_ahead_s += jump_s
+            self.core.clock_moved(jump_s)
+
+    def _wake_at(self) -> float:
+        look_at = trio.current_time() + CLOCK_LOOK_S if self.core.has_waiting else math.inf
+        return min(self.core.wake_at(), self.blocked.wake_at(), look_at)
 
     async def _keep_time(self) -> None:
         while True:
             self._earlier = trio.Event()
-            self._sleeping_until = min(self.core.wake_at(), self.blocked.wake_at())
+            self._sleeping_until = self._wake_at()
             with trio.move_on_at(self._sleeping_until):
                 await self._earlier.wait()
             now = trio.current_time()
+            self._look_at_clock()
             for late in self.core.wake(now):
                 self._desk.log.warn(
                     "evaluation_timed_out", evaluation_id=late.ticket.id, job=late.ticket.job_id, delivery=late.number

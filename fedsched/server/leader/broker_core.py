@@ -114,7 +114,8 @@ class BrokerCore:
         self._paused: dict[str, Delivery] = {}
         self._requeue: dict[str, Ticket] = {}
         self._timed: list[tuple[float, int, str]] = []
-        self._waiting: dict[str, tuple[int, Ticket]] = {}
+        self._waiting: dict[str, tuple[int, Ticket, float]] = {}
+        """Delayed ones: the number of the timer, and when it rings."""
         self._retrying: dict[str, tuple[int, Ticket]] = {}
         self._timer = 0
         self._cancelable: dict[str, Ticket] = {}
@@ -146,9 +147,21 @@ class BrokerCore:
         self._cancelable.pop(ticket.id, None)
         self._deliveries[ticket.id] = 0
         if wait_s > 0:
-            self._waiting[ticket.id] = (self._at(now + wait_s, ticket.id), ticket)
+            self._wait(ticket, now + wait_s)
         else:
             self._enqueue_now(ticket)
+
+    def _wait(self, ticket: Ticket, due: float) -> None:
+        self._waiting[ticket.id] = (self._at(due, ticket.id), ticket, due)
+
+    def clock_moved(self, by_s: float) -> None:
+        """Wall clocks jumped ahead by so much (or back, if negative): delayed evaluations wait for a time of theirs."""
+        for _, ticket, due in list(self._waiting.values()):
+            self._wait(ticket, due - by_s)
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
 
     def drop_waiting(self, evaluation_id: str) -> bool:
         """Forget a delayed evaluation whose reason is gone; false if none of this id waits for its time."""

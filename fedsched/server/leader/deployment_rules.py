@@ -40,7 +40,7 @@ DEADLINE: Final = "failed: no progress before its deadline"
 BY_REQUEST: Final = "failed: an operator ended it"
 HEALTH_SET: Final = "failed: an operator called an allocation unhealthy"
 ON_HOLD: Final = "paused by an operator"
-GOES_ON: Final = "running"
+GOES_ON: Final = "Deployment is running"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ by the client's own word: whoever reads "complete" may switch the machine off. T
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -60,6 +60,10 @@ class EndDrain:
     node_ids: tuple[str, ...]
     is_forced: bool = False
     """Whether it took the deadline."""
+    strategies: tuple[bytes, ...] = field(default=(), compare=False)
+    """The drains that were seen, as they are stored: one that was changed meanwhile is not over."""
+    as_of: int = field(default=0, compare=False)
+    """The index of the state that they were seen in."""
 
 
 DrainEffect = MarkMigrate | EndDrain
@@ -72,11 +76,14 @@ def command_of(effect: DrainEffect) -> Command:
             flags = Flag.MIGRATE | Flag.MIGRATE_DISABLE_PLACEMENT if no_placement else Flag.MIGRATE
             writes = tuple(evaluation_write(one) for one in evaluations)
             return AllocTransition(ids=ids, flags=int(flags), evaluations=writes)
-        case EndDrain(node_ids, is_forced):
+        case EndDrain(node_ids, is_forced, strategies, as_of):
             message = "Node drain complete, forced by its deadline" if is_forced else "Node drain complete"
             event = NodeEventWrite(message=message, subsystem="Drain")
             return NodeDrainUpdate(
-                updates=tuple(NodeDrainWrite(id=node_id, is_complete=True, event=event) for node_id in node_ids)
+                updates=tuple(
+                    NodeDrainWrite(id=node_id, is_complete=True, strategy=strategy, event=event, as_of=as_of)
+                    for node_id, strategy in zip(node_ids, strategies or (b"",) * len(node_ids), strict=True)
+                )
             )
 
 
@@ -88,6 +95,8 @@ class _Draining:
     slot: int
     modify_index: int
     strategy: DrainStrategy
+    encoded: bytes
+    """The same as it is stored."""
 
     @property
     def deadline_ns(self) -> int | None:
@@ -152,7 +161,8 @@ class DrainCore:
         for is_forced in (False, True):
             ended = tuple(node_id for node_id in done if (node_id in self._forced) is is_forced)
             if ended:
-                effects.append(EndDrain(ended, is_forced))
+                encoded = tuple(self._draining[node_id].encoded for node_id in ended)
+                effects.append(EndDrain(ended, is_forced, encoded, state.index))
         return effects
 
     def _pass_deadlines(self, now_ns: int) -> None:
@@ -278,7 +288,7 @@ def _movable(state: State, job_key: tuple[str, str], groups: dict[str, list[Slot
 
 
 def _read(row: NodeRow) -> _Draining:
-    return _Draining(row.id, row.slot, row.modify_index, row.node().drain_strategy or DrainStrategy())
+    return _Draining(row.id, row.slot, row.modify_index, row.node().drain_strategy or DrainStrategy(), row.drain)
 
 
 def _unmarked(state: State, batches: list[Slots], flag: Flag) -> Slots:

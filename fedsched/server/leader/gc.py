@@ -39,25 +39,26 @@ class GcService:
         async with self._busy:
             for kind in KINDS:
                 # A snapshot each: what one kind let go of, the next one should not find again.
-                for effect in collect(
-                    self._desk.machine.store.snapshot(), kind, self._desk.proposals.now_ns(), settings
-                ):
+                seen = self._desk.machine.store.snapshot()
+                for effect in collect(seen, kind, self._desk.proposals.now_ns(), settings):
                     if effect is None:
                         await trio.lowlevel.checkpoint()
                         continue
-                    await self._desk.proposals.propose(self._command(effect), is_essential=True)
+                    await self._desk.proposals.propose(self._command(effect, seen.index), is_essential=True)
                     written += 1
                 await trio.lowlevel.checkpoint()
         if written:
             self._desk.log.info("gc_pass", entries=written)
         return written
 
-    def _command(self, effect: GcEffect) -> Command:
+    def _command(self, effect: GcEffect, seen_index: int) -> Command:
         if not isinstance(effect, ReapNodes):
-            return command_of(effect)
+            return command_of(effect, seen_index)
         store = self._desk.machine.store
         rows = [row for node_id in effect.ids if (row := store.nodes.get(node_id)) is not None]
         made = node_evaluations(store, rows, self._desk.proposals.now_ns(), self._desk.env.new_id)
         return NodeDeregister(
-            ids=tuple(row.id for row in rows), evaluations=tuple(evaluation_write(one) for one in made)
+            ids=tuple(row.id for row in rows),
+            evaluations=tuple(evaluation_write(one) for one in made),
+            seen_index=seen_index,
         )

@@ -40,6 +40,7 @@ BREATH_ROWS: Final = 256
 """Rows looked at between two moments to breathe: a few milliseconds."""
 DEAD: Final = JobStatus.DEAD.value
 ONE_SHOT: Final = (JobType.BATCH.value, JobType.SYSBATCH.value)
+PENDING: Final = CLIENT_CODES[ClientStatus.PENDING]
 RUNNING: Final = CLIENT_CODES[ClientStatus.RUNNING]
 FAILED: Final = CLIENT_CODES[ClientStatus.FAILED]
 STOP: Final = next(code for status, code in DESIRED_CODES.items() if status.value == "stop")
@@ -88,14 +89,20 @@ class ReapRows:
 GcEffect = ReapNodes | ReapRows
 
 
-def command_of(effect: GcEffect) -> Command:
-    """The command that carries an effect out."""
+def command_of(effect: GcEffect, seen_index: int) -> Command:
+    """The command that carries an effect out, unless something has changed since the state it was decided from."""
     match effect:
         case ReapNodes(ids):
-            return NodeDeregister(ids=ids)
+            return NodeDeregister(ids=ids, seen_index=seen_index)
         case ReapRows(evaluations, allocs, deployments, jobs):
             names = tuple(JobName(namespace=namespace, id=job_id) for namespace, job_id in jobs)
-            return Reap(evaluations=evaluations, allocs=allocs, deployments=deployments, jobs=names)
+            return Reap(
+                evaluations=evaluations,
+                allocs=allocs,
+                deployments=deployments,
+                jobs=names,
+                seen_index=seen_index,
+            )
 
 
 def collect(state: State, kind: str, now_ns: int, settings: GcSettings) -> Iterator[GcEffect | None]:
@@ -258,7 +265,7 @@ def _is_result_needed(kind: str, job: JobRow | None) -> bool:
 def collectible(state: State, slots: Slots, job: JobRow | None, cutoff_ns: int, now_ns: int) -> Slots:
     """Those of these allocations that may go."""
     rows = state.allocations.columns.read(slots)
-    good = _is_terminal(rows) & (rows["client_status"] != RUNNING) & (rows["modify_time"] <= cutoff_ns)
+    good = _is_terminal(rows) & ~_may_run(rows) & (rows["modify_time"] <= cutoff_ns)
     if job is not None and not job.stop and job.status != DEAD:
         asking = good & (rows["client_status"] == FAILED) & (rows["desired"] != STOP)
         whole = state.jobs.of_row(job) if bool(asking.any()) else None
@@ -361,13 +368,20 @@ def _is_terminal(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return ended
 
 
+def _may_run(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whose client has not said yet that it is over, or that it never began: its place is taken until then."""
+    status = rows["client_status"]
+    unsaid: np.ndarray[tuple[int], np.dtype[np.bool_]] = (status == RUNNING) | (status == PENDING)
+    return unsaid
+
+
 def _is_older(origin: OriginRow, job: JobRow) -> bool:
     return (origin.job_create_index, origin.job_version) < (job.create_index, job.version)
 
 
 def _ended(state: State, slots: Slots) -> Slots:
     rows = state.allocations.columns.read(slots)
-    found: Slots = slots[_is_terminal(rows) & (rows["client_status"] != RUNNING)]
+    found: Slots = slots[_is_terminal(rows) & ~_may_run(rows)]
     return found
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from fedsched.model.alloc import Allocation, AllocState, ClientStatus
 from fedsched.model.evaluation import Evaluation, EvaluationStatus, Trigger
 from fedsched.model.group import TaskGroup
-from fedsched.model.job import Job, JobStatus, JobType
+from fedsched.model.job import Job, JobStatus, JobType, behaves_as
 from fedsched.model.node import Node, NodeStatus
 from fedsched.state.changes import Changes
 from fedsched.state.columns import Slots
@@ -387,9 +387,9 @@ def _unsettled_origins(state: State, node: NodeRow) -> list[OriginRow]:
     for ref in np.unique(rows["origin"][unsettled]).tolist():
         origin = state.allocations.origins.get(ref)
         assert origin is not None
-        kind, _ = job_type_of(state, origin)
+        kind = behaves_as(job_type_of(state, origin)[0])
         is_unfinished = bool((~ended[rows["origin"] == ref]).any())
-        if kind == JobType.SERVICE.value or (kind == JobType.BATCH.value and is_unfinished):
+        if kind is JobType.SERVICE or (kind is JobType.BATCH and is_unfinished):
             found.append(origin)
     return found
 

@@ -179,10 +179,11 @@ class PlanApplier:
             submitted.fail(FedschedError(f"the plan for job {submitted.plan.job_id!r} could not be judged: {error!r}"))
             return
         self._meters.checked(trio.current_time() - began, verdict, submitted.plan, is_alone=not self._flights)
-        if verdict.is_empty:
+        ineligible = tuple(self._tracker.note(self._names(verdict), trio.current_time()))
+        if verdict.is_empty and not ineligible:
             nursery.start_soon(self._refuse, submitted, verdict, list(self._flights))
             return
-        command = self._completed(verdict)
+        command = self._completed(verdict, ineligible)
         flight = _Flight(fleet.reserve(store, command))
         self._flights[flight] = None
         await nursery.start(self._commit, submitted, verdict, command, flight)
@@ -221,9 +222,12 @@ class PlanApplier:
             )
             self._meters.committed(trio.current_time() - began, trio.current_time() - submitted.began)
             submitted.settle(self._answer(verdict, command, result))
+            if result.value["refused_node_slots"] or result.value["placements_skipped"]:
+                self._broker.room_came_back()
             await self._look_after(command)
         except FedschedError as error:
             submitted.fail(error)
+            self._broker.room_came_back()
         finally:
             submitted.fail(PlanQueueDisabled("this server no longer leads", hint="the plan may have been committed"))
             self._land(flight)
@@ -257,14 +261,13 @@ class PlanApplier:
 
     # ------------------------------------------------------------------ what goes with a plan
 
-    def _completed(self, verdict: Verdict) -> PlanApply:
+    def _completed(self, verdict: Verdict, ineligible: tuple[str, ...]) -> PlanApply:
         """The plan with what only its applier can say."""
-        ineligible = self._tracker.note(self._names(verdict), trio.current_time())
         return structs.replace(
             verdict.command,
             term=self._term,
             evaluations=(*verdict.command.evaluations, *self._for_preempted(verdict.command)),
-            ineligible_nodes=tuple(ineligible),
+            ineligible_nodes=ineligible,
         )
 
     def _for_preempted(self, command: PlanApply) -> list[EvaluationWrite]:

@@ -22,6 +22,7 @@ from fedsched.model.node import NodeStatus
 from fedsched.scheduler.fit import EMPTY, PLAIN_DIMENSIONS, NodeRoom, PlainColumns, dimensions
 from fedsched.scheduler.fleet import HOLDS, NODE_STATUSES, Fleet
 from fedsched.scheduler.fleet_usage import Given, read_allocated, usage_of
+from fedsched.scheduler.reconcile.disconnect import CutOff
 from fedsched.scheduler.special import Special, written_volumes
 from fedsched.server.leader.plan_trim import trimmed
 from fedsched.state.columns import Slots
@@ -104,19 +105,19 @@ class _Look:
 
     def rejected(self) -> dict[int, str]:
         """The nodes whose share of the plan is refused."""
-        said = [batch for batch in self._plan.stopped if batch.desired == RUN]
-        kept = _joined(self._nodes_of(group.ids) for group in self._plan.updated)
-        told = [self._nodes_of_unended(batch.ids) for batch in said]
-        nodes = np.unique(_joined((self._new_nodes, kept, *(where[where >= 0] for where in told))))
+        told = [(batch, self._nodes_of_unended(batch.ids)) for batch in self._plan.stopped if batch.desired == RUN]
+        kept = [(StoppedBatch(ids=group.ids, desired=RUN), self._nodes_of(group.ids)) for group in self._plan.updated]
+        told += kept
+        nodes = np.unique(_joined((self._new_nodes, *(where for _, where in told))))
         if not len(nodes):
             return {}
-        refused = self._by_status(nodes, kept, list(zip(said, told, strict=True)))
+        refused = self._by_status(nodes, told)
         refused.update(self._by_room({*refused}))
         return refused
 
     # ------------------------------------------------------------------ the state of the node
 
-    def _by_status(self, nodes: Slots, kept: Slots, told: list[tuple[StoppedBatch, Slots]]) -> dict[int, str]:
+    def _by_status(self, nodes: Slots, told: list[tuple[StoppedBatch, Slots]]) -> dict[int, str]:
         """What a node's state alone decides; only nodes that are not plainly ready are looked at one by one."""
         refused: dict[int, str] = {}
         inside = nodes < self._fleet.size
@@ -130,36 +131,46 @@ class _Look:
             node = int(nodes[at])
             if not present[at]:
                 refused[node] = "node does not exist"
-            elif why := self._why_status(node, bool(is_new[at]), kept, told):
+            elif why := self._why_status(node, bool(is_new[at]), told):
                 refused[node] = why
         return refused
 
-    def _why_status(self, node: int, is_new: bool, kept: Slots, told: list[tuple[StoppedBatch, Slots]]) -> str:
+    def _why_status(self, node: int, is_new: bool, told: list[tuple[StoppedBatch, Slots]]) -> str:
         status = int(self._fleet.status[node])
-        has_others = is_new or bool((kept == node).any())
         if status == READY:
             return "node is not eligible" if is_new else ""
-        here = [(batch, where) for batch, where in told if (where == node).any()]
-        are_unknown = all(batch.client_status == UNKNOWN for batch, _ in here)
+        here = [(batch, self._slots_at(node, batch, where)) for batch, where in told if (where == node).any()]
+        is_fine = not is_new and all(self._are_unknown(*one) for one in here)
         if status == DISCONNECTED:
-            return "" if not has_others and are_unknown else "node is disconnected and allocs are not unknown"
+            return "" if is_fine else "node is disconnected and allocs are not unknown"
         if status == DOWN:
-            is_fine = not has_others and are_unknown and not any(self._wants_replacing(node, *one) for one in here)
+            is_fine = is_fine and not any(self._want_replacing(slots) for _, slots in here)
             return "" if is_fine else "node is down and allocs are neither lost nor unknown for good"
         return f"node is {NODE_STATUSES[status].value}, not ready for placements"
 
-    def _wants_replacing(self, node: int, batch: StoppedBatch, where: Slots) -> bool:
-        """Whether an allocation told `unknown` belongs to a group that replaces such ones: then it is lost instead."""
+    def _slots_at(self, node: int, batch: StoppedBatch, where: Slots) -> Slots:
+        """Those of a batch that are on this node."""
         ids = [batch.ids[16 * at : 16 * at + 16] for at in np.flatnonzero(where == node).tolist()]
-        for slot in self._store.allocations.find(words_of(b"".join(ids))).tolist():
-            if slot < 0:
-                continue
-            origin = self._store.allocations.origin_of(slot)
-            job = self._store.jobs.version_by_key(origin.version_key)
-            group = job.group(origin.group) if job is not None else None
-            if group is None or group.disconnect is None or group.disconnect.replace is not False:
-                return True
-        return False
+        slots = self._store.allocations.find(words_of(b"".join(ids)))
+        return slots[slots >= 0]
+
+    def _are_unknown(self, batch: StoppedBatch, slots: Slots) -> bool:
+        """Whether the plan says of these that they are unknown, or goes on with such as are."""
+        if batch.client_status:
+            return batch.client_status == UNKNOWN
+        return bool((self._store.allocations.live.read(slots)["client_status"] == UNKNOWN).all())
+
+    def _want_replacing(self, slots: Slots) -> bool:
+        """Whether one of these is of a group that replaces what is unknown: then it is lost instead.
+
+        The version that was planned for decides, as it does for the planner.
+        """
+        plan = self._plan
+        job = self._store.jobs.version_by_key((plan.namespace, plan.job_id, plan.job_create_index, plan.job_version))
+        if job is None:
+            return True
+        groups = {self._store.allocations.origin_of(slot).group for slot in slots.tolist()}
+        return any((group := job.group(name)) is None or CutOff.of(group).may_replace for name in groups)
 
     def _nodes_of(self, ids: bytes) -> Slots:
         """Where these allocations are, in their order; -1 for those that are gone."""
@@ -252,7 +263,8 @@ class _Look:
         return found
 
     def _why_special(self, node: int, given: list[Special], gone: frozenset[int]) -> str:
-        held = [special for slot, special in self._fleet.specials(node, held=True) if slot not in gone]
+        """Only those on the node are looked at that have something of what is given: nobody else can mind."""
+        held = [special for slot, special in self._fleet.specials_sharing(node, given) if slot not in gone]
         record = self._fleet.node(self._store, node)
         assert record is not None
         return NodeRoom(record, specials=held).conflict_with(given) or ""

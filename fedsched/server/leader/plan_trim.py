@@ -13,6 +13,7 @@ from fedsched.state.fields import pack, unpack
 from fedsched.state.id_map import words_of
 from fedsched.state.store import Store
 from fedsched.state.tables.alloc_columns import Flag
+from fedsched.state.tables.alloc_scores import Scores
 from fedsched.state.tables.deployment_groups import pack_groups, unpack_groups
 from fedsched.state.tables.deployments import DeploymentWrite
 from fedsched.state.tables.plans import PlacedGroup, PlanApply, StoppedBatch, UpdatedGroup
@@ -52,6 +53,7 @@ def _placed_elsewhere(group: PlacedGroup, refused: Slots, lost_canaries: set[byt
         own_at=own_at,
         own=own,
         own_sizes=own_sizes,
+        scores=Scores.of(group.score_names, group.scores).only(kept).data,
     )
 
 

@@ -2,9 +2,9 @@
 
 Three layers make one allocation. The *record* in columns has what is asked for often: node, place in its group, states,
 indexes, times. The *origin* (see `alloc_origins`) has what all allocations of one group in one plan share: job,
-version, evaluation, resources. *Cold* bytes have the rest, per allocation and only where there is any: what the plan
-said about this one alone, what was last wished of it, what its client reports, and which allocations came before and
-after it.
+version, evaluation, resources; and, in columns of its own, what each of them scored (see `alloc_scores`). *Cold* bytes
+have the rest, per allocation and only where there is any: what the plan said about this one alone, what was last wished
+of it, what its client reports, and which allocations came before and after it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fedsched.model.ids import alloc_name, uuid_text
 from fedsched.model.record import fields_of
 from fedsched.state.columns import Rows
 from fedsched.state.tables.alloc_origins import OriginRow
+from fedsched.state.tables.alloc_scores import with_own
 
 ALLOC_DTYPE: Final = np.dtype(
     [
@@ -37,7 +38,7 @@ ALLOC_DTYPE: Final = np.dtype(
         ("desired_crc", "<u4"),
         ("client_crc", "<u4"),
         ("kin_crc", "<u4"),
-        ("spare", "<u4"),
+        ("score_at", "<u4"),
         ("create_index", "<i8"),
         ("modify_index", "<i8"),
         ("alloc_modify_index", "<i8"),
@@ -139,6 +140,9 @@ def _fields(
     for part in parts:
         if part:
             fields.update(_read_fields(part))
+    scores = origin.scores_at(int(row["score_at"]) - 1) if parts and origin.scores else None
+    if scores:
+        fields["Metrics"] = with_own(fields.get("Metrics"), node_id, scores)
     fields.update(
         ID=id_of(row),
         Namespace=origin.namespace,

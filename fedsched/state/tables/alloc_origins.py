@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedsched.state.columns import Slots
 from fedsched.state.past import Keeper
 from fedsched.state.table import Key, Row, Table
+from fedsched.state.tables.alloc_scores import Scores
 
 
 class OriginRow(Row):
@@ -30,6 +31,13 @@ class OriginRow(Row):
     deployment_id: str = ""
     shared: bytes = b""
     """Encoded fields of the allocation record that are the same for all of them."""
+    score_names: str = ""
+    scores: bytes = b""
+    """What each of them scored when it was placed, see `alloc_scores`."""
+
+    def scores_at(self, position: int) -> dict[str, float]:
+        """What the allocation at this position scored, by scorer; nothing if nobody noted it."""
+        return Scores.of(self.score_names, self.scores).at(position)
 
     @property
     def key(self) -> Key:

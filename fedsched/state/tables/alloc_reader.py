@@ -112,10 +112,16 @@ class AllocationsReader:
         assert origin is not None, f"no allocation in slot {slot}"
         return origin
 
-    def page(self, limit: int, *, after: tuple[int, str] | None = None) -> list[int]:
-        """Slots from the oldest on, `after` the one with this create index and id (the cursor of a list)."""
-        slot = self._first_slot() if after is None else self._slot_after(*after)
-        return self.links.follow(slot, "next_age", limit)
+    def page(self, limit: int, *, after: tuple[int, str] | None = None, back: bool = False) -> list[int]:
+        """Slots from the oldest on, `after` the one with this create index and id (the cursor of a list).
+
+        With `back` the other way round: from the newest on.
+        """
+        if after is not None:
+            slot = self._slot_after(*after, back)
+        else:
+            slot = int(self.ages.one(0)["tail" if back else "head"]) - 1 if self.ages.high else -1
+        return self.links.follow(slot, _link(back), limit)
 
     def with_prefix(self, prefix: str) -> Iterator[int]:
         """Slots whose id begins with these hex digits (dashes are ignored). Looks at every id, a segment at a time."""
@@ -145,32 +151,29 @@ class AllocationsReader:
         rows = self.groups.scan(namespace, job_id, job_create_index)
         return any(int(self.counts.one(row.slot)["live"]) > 0 for row in rows)
 
-    def _first_slot(self) -> int:
-        return int(self.ages.one(0)["head"]) - 1 if self.ages.high else -1
-
-    def _slot_after(self, create_index: int, alloc_id: str) -> int:
+    def _slot_after(self, create_index: int, alloc_id: str, back: bool) -> int:
         slot = self.slot_of(alloc_id)
         if slot >= 0:
-            return int(self.links.one(slot)["next_age"]) - 1
-        return self._oldest_beyond(create_index)
+            return int(self.links.one(slot)[_link(back)]) - 1
+        return self._next_beyond(create_index, back)
 
-    def _oldest_beyond(self, create_index: int) -> int:
+    def _next_beyond(self, create_index: int, back: bool) -> int:
         """Where a list goes on when the allocation it stopped at has been removed; a look through all of them."""
         best, best_index = -1, None
         for start in range(0, self.columns.high, SCAN_ROWS):
             slots = self.columns.in_use(start, start + SCAN_ROWS)
-            rows = self.columns.read(slots)
-            later = np.flatnonzero(rows["create_index"] > create_index)
-            if not len(later):
+            indexes = self.columns.read(slots)["create_index"].astype(np.int64)
+            beyond = np.flatnonzero(indexes < create_index if back else indexes > create_index)
+            if not len(beyond):
                 continue
-            at = later[np.argmin(rows["create_index"][later])]
-            if best_index is None or rows["create_index"][at] < best_index:
-                best, best_index = int(slots[at]), rows["create_index"][at]
-        return self._first_of_its_index(best) if best >= 0 else -1
+            at = beyond[np.argmax(indexes[beyond]) if back else np.argmin(indexes[beyond])]
+            if best_index is None or (indexes[at] > best_index if back else indexes[at] < best_index):
+                best, best_index = int(slots[at]), indexes[at]
+        return self._first_of_its_index(best, back) if best >= 0 else -1
 
-    def _first_of_its_index(self, slot: int) -> int:
+    def _first_of_its_index(self, slot: int, back: bool) -> int:
         index = self.columns.one(slot)["create_index"]
-        while (before := int(self.links.one(slot)["prev_age"]) - 1) >= 0:
+        while (before := int(self.links.one(slot)[_link(not back)]) - 1) >= 0:
             if self.columns.one(before)["create_index"] != index:
                 break
             slot = before
@@ -183,3 +186,7 @@ class AllocationsReader:
         assert node is not None
         *cold, kin = (part.get(slot) or b"" for part in self.cold)
         return to_allocation(row, origin, node_id=node.node_id, node_name=node.name, cold=tuple(cold), kin=kin)
+
+
+def _link(back: bool) -> str:
+    return "prev_age" if back else "next_age"

@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import numpy as np
 
-from fedsched.model.alloc import DesiredStatus
+from fedsched.model.alloc import ClientStatus, DesiredStatus
 from fedsched.model.job import JobStatus
 from fedsched.state.columns import Rows, Slots, copied, picked, raw
-from fedsched.state.fields import Command, Id, Stored, unpack
+from fedsched.state.fields import Command, Count, Id, Stored, unpack
 from fedsched.state.id_map import words_of
 from fedsched.state.result import InvalidCommand, Result
-from fedsched.state.tables.alloc_columns import CLIENT_BY_CODE, DESIRED_CODES, HEALTHY, RUN, UNHEALTHY
+from fedsched.state.tables.alloc_columns import (
+    CLIENT_BY_CODE,
+    CLIENT_CODES,
+    DESIRED_CODES,
+    HEALTHY,
+    RUN,
+    UNHEALTHY,
+    is_live,
+)
 from fedsched.state.tables.allocations import COLD_CLIENT, Allocations
 from fedsched.state.tables.deployment_counts import count_health
 from fedsched.state.tables.evaluations import EvaluationWrite, store_evaluations
@@ -72,6 +80,9 @@ class Reap(Command):
     """Those that have ended; one that is under way stays."""
     jobs: Annotated[tuple[JobName, ...], msgspec.Meta(max_length=REMOVE_MAX)] = ()
     """Those that are dead; one that has come to life again stays."""
+    seen_index: Count = 0
+    """The state in which somebody found that nobody needs these. Whatever has changed since, or is alive after all,
+    stays, and so does the evaluation of an allocation that stays. 0 takes the word for it."""
 
 
 def apply_status(tx: Transaction, command: AllocStatusUpdate) -> Result:
@@ -175,6 +186,9 @@ def apply_reap(tx: Transaction, command: Reap) -> Result:
     count = _id_count(command.allocs)
     found = allocations.find(words_of(command.allocs)) if count else np.empty(0, dtype=np.int64)
     slots = np.unique(found[found >= 0])
+    needed: set[str] = set()
+    if command.seen_index:
+        slots, needed = _still_unneeded(tx, slots, command.seen_index)
     if len(slots):
         rows = allocations.live.read(slots)
         change = allocations.change(slots, rows, removed=True)
@@ -183,11 +197,26 @@ def apply_reap(tx: Transaction, command: Reap) -> Result:
         tx.changed(change)
         for namespace, job_id in jobs:
             refresh_status(tx, namespace, job_id)
-    gone = [row for key in dict.fromkeys(command.evaluations) if (row := tx.delete(tx.store.evaluations.table, key))]
+    table = tx.store.evaluations.table
+    over = [key for key in dict.fromkeys(command.evaluations) if key not in needed]
+    if command.seen_index:
+        known = ((key, table.get(key)) for key in over)
+        over = [key for key, row in known if row and not row.is_open and row.modify_index <= command.seen_index]
+    gone = [row for key in over if (row := tx.delete(table, key))]
     for namespace, job_id in sorted({(row.namespace, row.job_id) for row in gone}):
         refresh_status(tx, namespace, job_id)
     ended = _reap_deployments(tx, command.deployments)
     return tx.done(allocs=len(slots), evaluations=len(gone), deployments=ended, jobs=_reap_jobs(tx, command.jobs))
+
+
+def _still_unneeded(tx: Transaction, slots: Slots, seen_index: int) -> tuple[Slots, set[str]]:
+    """Those of these allocations that have ended and are as somebody saw them; the evaluations that made the others."""
+    allocations = tx.store.allocations
+    rows = allocations.live.read(slots)
+    good = ~is_live(rows) & (rows["client_status"] != CLIENT_CODES[ClientStatus.RUNNING])
+    good &= rows["modify_index"] <= seen_index
+    kept = [allocations.live_origins.rows.get(ref) for ref in np.unique(rows["origin"][~good]).tolist()]
+    return slots[good], {origin.evaluation_id for origin in kept if origin is not None}
 
 
 def _reap_deployments(tx: Transaction, ids: tuple[str, ...]) -> int:

@@ -169,6 +169,8 @@ class Allocations(AllocationsReader):
         for field in ("create_index", "modify_index", "alloc_modify_index"):
             rows[field] = index
         rows["create_time"] = rows["modify_time"] = time_ns
+        if origin.scores:
+            rows["score_at"] = np.arange(1, count + 1)
         self.live.write(slots, rows)
         self._link(slots, node_slots)
         self.ids.add(known, slots)

@@ -123,7 +123,7 @@ class Deployments(DeploymentsReader):
             {
                 "job": lambda row: (row.namespace, row.job_id, row.create_index),
                 "active": lambda row: (row.namespace, row.job_id) if row.is_active else None,
-                "age": lambda row: (row.namespace, row.create_index),
+                "namespace": lambda row: (row.namespace,),
             },
         )
         super().__init__(self.table)

@@ -95,10 +95,6 @@ class EvaluationsReader:
         """All with this status, oldest first; what a new leader starts its broker from."""
         return self.rows.by("status", status)
 
-    def by_age(self, namespace: str) -> Iterator[EvaluationRow]:
-        """A namespace's evaluations, oldest first."""
-        return self.rows.by("age", namespace)
-
 
 class Evaluations(EvaluationsReader):
     """The live evaluations."""
@@ -111,7 +107,7 @@ class Evaluations(EvaluationsReader):
                 "job": lambda row: (row.namespace, row.job_id, row.create_index),
                 "open": lambda row: (row.namespace, row.job_id) if row.is_open else None,
                 "status": lambda row: (row.status, row.create_index) if row.is_open else None,
-                "age": lambda row: (row.namespace, row.create_index),
+                "namespace": lambda row: (row.namespace,),
             },
         )
         super().__init__(self.table)

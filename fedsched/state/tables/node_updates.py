@@ -13,8 +13,9 @@ from msgspec import structs
 
 from fedsched.codec import STORED_LIMITS, CodecError, from_bytes, to_bytes
 from fedsched.model.node import DrainMetadata, DrainStatus, DrainStrategy, Eligibility, NodeStatus
-from fedsched.state.fields import Command, Id, Name, Stored, Text
+from fedsched.state.fields import Command, Count, Id, Name, Stored, Text
 from fedsched.state.result import InvalidCommand, Result, refused
+from fedsched.state.tables.alloc_columns import CLIENT_TERMINAL
 from fedsched.state.tables.evaluations import store_evaluations
 from fedsched.state.tables.namespaces import NodePoolRow
 from fedsched.state.tables.node_events import NodeEventWrite, with_event
@@ -82,7 +83,7 @@ class NodeDrainWrite(Stored):
 
     id: Id
     strategy: bytes = b""
-    """The encoded strategy; nothing ends the drain."""
+    """The encoded strategy; nothing ends the drain. With `is_complete`: only this very drain is ended."""
     mark_eligible: bool = False
     """With the end: whether it may take allocations again."""
     is_complete: bool = False
@@ -90,6 +91,8 @@ class NodeDrainWrite(Stored):
     meta: dict[Name, Text] = msgspec.field(default_factory=dict)
     accessor_id: Name = ""
     event: NodeEventWrite | None = None
+    as_of: Count = 0
+    """With `is_complete`: when the node was seen empty (an index, 0 if not said); what came since is not gone."""
 
 
 class NodeDrainUpdate(Command):
@@ -195,7 +198,8 @@ def apply_drain(tx: Transaction, command: NodeDrainUpdate) -> Result:
     for update in command.updates:
         row = tx.store.nodes.get(update.id)
         assert row is not None
-        tx.put(tx.store.nodes.table, _drained(tx, row, update))
+        if not _is_outdated(tx, row, update):
+            tx.put(tx.store.nodes.table, _drained(tx, row, update))
     store_evaluations(tx, command.evaluations)
     return tx.done()
 
@@ -209,11 +213,26 @@ def note_alloc_updates(tx: Transaction, node_ids: tuple[str, ...]) -> None:
             tx.put(tx.store.nodes.table, changed)
 
 
+def _is_outdated(tx: Transaction, row: NodeRow, update: NodeDrainWrite) -> bool:
+    """Whether it says that a drain is done which was called off or changed before this could be written.
+
+    The same goes for a node that is not empty any more: plans that were on their way when the drain began, or a client
+    that came back and still runs what was thought lost.
+    """
+    if not update.is_complete:
+        return False
+    if not row.draining or (update.strategy and update.strategy != row.drain):
+        return True
+    there = tx.store.allocations.columns.read(tx.store.allocations.slots_of_node(row.slot))
+    is_news = (there["modify_index"] > update.as_of) & ~CLIENT_TERMINAL[there["client_status"]]
+    return bool(update.as_of) and bool(is_news.any())
+
+
 def _drained(tx: Transaction, row: NodeRow, update: NodeDrainWrite) -> NodeRow:
     events = with_event(row.events, update.event, index=tx.index, time_ns=tx.time_ns)
     changed = structs.replace(row, events=events, modify_index=tx.index)
     known = from_bytes(row.last_drain, DrainMetadata, STORED_LIMITS) if row.last_drain else None
-    if update.strategy:
+    if update.strategy and not update.is_complete:
         started = known.started_at_ns if known is not None and row.draining else tx.time_ns
         last = DrainMetadata(
             started_at_ns=started, updated_at_ns=tx.time_ns, accessor_id=update.accessor_id, meta=update.meta

@@ -17,7 +17,7 @@ from msgspec import structs
 from fedsched.codec import STORED_LIMITS, from_bytes, to_bytes
 from fedsched.model.node import DrainMetadata, DrainStrategy, Eligibility, Node, NodeStatus
 from fedsched.state.columns import Columns, ColumnsReader, Slots
-from fedsched.state.fields import Command, Id, Name, ShortText
+from fedsched.state.fields import Command, Count, Id, Name, ShortText
 from fedsched.state.past import Keeper, Past
 from fedsched.state.result import Result, refused
 from fedsched.state.table import Key, Row, Table, TableReader, WideRow
@@ -224,6 +224,8 @@ class NodeDeregister(Command):
 
     ids: Annotated[tuple[Id, ...], msgspec.Meta(max_length=10_000)]
     evaluations: Evaluations = ()
+    seen_index: Count = 0
+    """The state in which somebody found them gone for good; one that has changed since stays. 0: all of them go."""
 
 
 def node_upsert(node: Node) -> NodeUpsert:
@@ -260,10 +262,14 @@ def apply_upsert(tx: Transaction, command: NodeUpsert) -> Result:
 
 def apply_deregister(tx: Transaction, command: NodeDeregister) -> Result:
     nodes = tx.store.nodes
-    unknown = [node_id for node_id in command.ids if nodes.get(node_id) is None]
+    ids = dict.fromkeys(command.ids)
+    if command.seen_index:
+        known = ((node_id, nodes.get(node_id)) for node_id in ids)
+        ids = dict.fromkeys(node_id for node_id, row in known if row and row.modify_index <= command.seen_index)
+    unknown = [node_id for node_id in ids if nodes.get(node_id) is None]
     if unknown:
         return refused(tx.index, "not_found", f"no node {unknown[0]!r}", hint="`fedsched node status` lists them")
-    for node_id in dict.fromkeys(command.ids):
+    for node_id in ids:
         row = tx.delete(nodes.table, node_id)
         assert row is not None
         nodes.leave_slot(row.slot)

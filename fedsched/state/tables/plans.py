@@ -1,9 +1,9 @@
 """A committed plan: what changes for one job, in columns.
 
 The job and its version are named once, a group once, and then come byte strings: ids, node slots, places in the group.
-24 bytes per placed allocation, whatever its size in memory or on paper. The plan applier has checked the plan against
-the leader's state before it was proposed; what is checked again here is what may have changed in between and what could
-break the tables.
+24 bytes per placed allocation, and 4 more for each figure of its score, whatever its size in memory or on paper. The
+plan applier has checked the plan against the leader's state before it was proposed; what is checked again here is what
+may have changed in between and what could break the tables.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from fedsched.model.alloc import ClientStatus
 from fedsched.model.job import JobStatus
 from fedsched.state.changes import AllocChange
-from fedsched.state.columns import Rows, Slots, copied, picked
+from fedsched.state.columns import Rows, Slots, copied, groups, picked
 from fedsched.state.fields import Command, Count, Id, Name, Stored, unpack
 from fedsched.state.id_map import Words, words_of
 from fedsched.state.result import InvalidCommand, Result, refused
 from fedsched.state.tables.alloc_columns import CLIENT_CODES, DESIRED_BY_CODE, Flag
 from fedsched.state.tables.alloc_origins import OriginRow
+from fedsched.state.tables.alloc_scores import NO_SCORES, Scores, joined
 from fedsched.state.tables.allocations import COLD_DESIRED, COLD_KIN, COLD_PLAN, NO_ID
 from fedsched.state.tables.deployment_counts import count_placed
 from fedsched.state.tables.deployment_updates import DeploymentStatusWrite, store_statuses
@@ -70,6 +71,10 @@ class PlacedGroup(Stored):
     own: bytes = b""
     """Those fields, encoded, in the same order (see `fields.pack`)."""
     own_sizes: bytes = b""
+    score_names: Name = ""
+    scores: bytes = b""
+    """What each scored where it was placed, in the order of the names (parted by commas): one column of 32-bit floats
+    after the other."""
     of_version: Annotated[int, msgspec.Meta(ge=-1)] = -1
     """An older version of the job that these are placed from while canaries of the plan's wait; -1 is its own."""
     of_deployment: Name = ""
@@ -215,6 +220,8 @@ def check_shapes(command: PlanApply) -> None:
             raise InvalidCommand(f"group {group.group!r}: predecessors for some but not for all")
         if count and (_repeats(group.ids) or int(_column(group.name_indexes).max()) >= 1 << 31):
             raise InvalidCommand(f"group {group.group!r}: an id comes twice or a place is out of range")
+        if not Scores.of(group.score_names, group.scores).fits(count):
+            raise InvalidCommand(f"group {group.group!r}: scores for some but not for all")
         _check_own(group, count)
 
 
@@ -263,7 +270,7 @@ def _place(tx: Transaction, command: PlanApply, group: PlacedGroup, tally: _Tall
     if count < len(words):
         words, node_slots, name_indexes, known = words[good], node_slots[good], name_indexes[good], known.only(good)
     slots = allocations.place(
-        _placed_origin(tx, command, group),
+        _placed_origin(tx, command, group, good),
         words=words,
         known=known,
         node_slots=node_slots,
@@ -296,7 +303,7 @@ def _good_nodes(tx: Transaction, node_slots: Slots, known_until: int) -> NDArray
     return good
 
 
-def _origin(tx: Transaction, command: PlanApply, group: str, shared: bytes) -> OriginRow:
+def _origin(tx: Transaction, command: PlanApply, group: str, shared: bytes, scores: Scores = NO_SCORES) -> OriginRow:
     allocations = tx.store.allocations
     row = allocations.ensure_group(command.namespace, command.job_id, command.job_create_index, group)
     return OriginRow(
@@ -310,11 +317,16 @@ def _origin(tx: Transaction, command: PlanApply, group: str, shared: bytes) -> O
         deployment_id=command.deployment_id,
         group_slot=row.slot,
         shared=shared,
+        score_names=scores.text,
+        scores=scores.data,
     )
 
 
-def _placed_origin(tx: Transaction, command: PlanApply, group: PlacedGroup) -> OriginRow:
-    origin = _origin(tx, command, group.group, group.shared)
+def _placed_origin(tx: Transaction, command: PlanApply, group: PlacedGroup, good: NDArray[np.bool_]) -> OriginRow:
+    scores = Scores.of(group.score_names, group.scores)
+    if not good.all():
+        scores = scores.only(good)
+    origin = _origin(tx, command, group.group, group.shared, scores)
     if group.of_version < 0:
         return origin
     return structs.replace(origin, job_version=group.of_version, deployment_id=group.of_deployment)
@@ -332,21 +344,19 @@ def _add_own(tx: Transaction, group: PlacedGroup, good: NDArray[np.bool_], slots
         _rewrite_cold(tx, COLD_PLAN, own_slots[placed], [own[at] for at in placed.tolist()])
     if not group.previous:
         return
-    ids, previous = group.ids, group.previous
-    pairs = [
-        (int(where[at]), ids[16 * at : 16 * at + 16], previous[16 * at : 16 * at + 16])
-        for at in np.flatnonzero(good).tolist()
-        if previous[16 * at : 16 * at + 16] != NO_ID
-    ]
-    if not pairs:
+    before = np.frombuffer(group.previous, dtype="V16")
+    linked = np.flatnonzero(good & (before != np.void(NO_ID)))
+    if not len(linked):
         return
-    _rewrite_cold(tx, COLD_KIN, np.array([slot for slot, _, _ in pairs]), [before + NO_ID for _, _, before in pairs])
-    heirs = {before: identity for _, identity, before in pairs}
-    found = allocations.find(words_of(b"".join(heirs)))
-    known = {int(slot): heir for slot, heir in zip(found, heirs.values(), strict=True) if slot >= 0}
-    kin = [((allocations.cold.kin.get(slot) or NO_ID)[:16] or NO_ID) + heir for slot, heir in known.items()]
+    _rewrite_cold(tx, COLD_KIN, where[linked], [one + NO_ID for one in before[linked].tolist()])
+    found = allocations.find(words_of(before[linked].tobytes()))
+    heirs = np.frombuffer(group.ids, dtype="V16")[linked]
+    # Of several that replace one, the last counts.
+    known = {slot: heir for slot, heir in zip(found.tolist(), heirs.tolist(), strict=True) if slot >= 0}
     if known:
-        _rewrite_cold(tx, COLD_KIN, np.array(list(known)), kin, index=tx.index)
+        kin = allocations.cold.kin.get
+        links = [((kin(slot) or NO_ID)[:16] or NO_ID) + heir for slot, heir in known.items()]
+        _rewrite_cold(tx, COLD_KIN, np.array(list(known)), links, index=tx.index)
 
 
 def _rewrite_cold(tx: Transaction, part: int, slots: Slots, values: list[bytes], *, index: int | None = None) -> None:
@@ -415,10 +425,31 @@ def _give_origins(tx: Transaction, command: PlanApply, update: UpdatedGroup, bef
         assert known is not None
         by_deployment.setdefault(command.deployment_id or known.deployment_id, []).append(ref)
     for deployment_id, mine in sorted(by_deployment.items()):
-        where = np.isin(before["origin"], mine)
-        origin = structs.replace(_origin(tx, command, update.group, update.shared), deployment_id=deployment_id)
-        origins.put(origin, int(where.sum()))
+        where = np.flatnonzero(np.isin(before["origin"], mine))
+        scores, places = _scores_of(tx, picked(before, where))
+        origin = _origin(tx, command, update.group, update.shared, scores)
+        origins.put(structs.replace(origin, deployment_id=deployment_id), len(where))
         after["origin"][where] = origin.ref
+        after["score_at"][where] = places
+
+
+def _scores_of(tx: Transaction, rows: Rows) -> tuple[Scores, NDArray[np.int64]]:
+    """What these allocations scored when they were placed, put together from all of their origins, and each one's
+    position in it (from 1, 0 for none)."""
+    parts: list[tuple[Scores, int]] = []
+    places = np.zeros(len(rows), dtype=np.int64)
+    taken = 0
+    for ref, where in groups(rows["origin"]):
+        origin = tx.store.allocations.live_origins.rows.get(ref)
+        assert origin is not None
+        at = rows["score_at"][where].astype(np.int64)
+        noted = np.flatnonzero(at > 0)
+        if not origin.scores or not len(noted):
+            continue
+        parts.append((Scores.of(origin.score_names, origin.scores).only(at[noted] - 1), len(noted)))
+        places[where[noted]] = np.arange(taken + 1, taken + 1 + len(noted))
+        taken += len(noted)
+    return joined(parts), places
 
 
 def _count_joining(tx: Transaction, command: PlanApply, update: UpdatedGroup, before: Rows, after: Rows) -> None:

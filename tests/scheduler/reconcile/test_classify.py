@@ -98,6 +98,9 @@ def test_row_13_an_allocation_that_was_unknown_on_a_good_node_is_reconnecting() 
     assert sorted_as(client="running", unknown_at=RECENTLY) is Kind.RECONNECTING
     assert sorted_as(client="unknown", unknown_at=RECENTLY) is Kind.RECONNECTING
     assert sorted_as(client="complete", unknown_at=RECENTLY) is Kind.RECONNECTING
+    assert sorted_as(client="running", unknown_at=LONG_AGO) is Kind.RECONNECTING
+    assert sorted_as(client="running", desired="stop", unknown_at=RECENTLY) is Kind.RECONNECTING
+    assert sorted_as(client="failed", desired="evict", unknown_at=RECENTLY) is Kind.RECONNECTING
 
 
 def test_row_14_an_allocation_on_a_good_node_stays() -> None:
@@ -122,6 +125,7 @@ def test_row_18_an_allocation_on_a_node_that_is_down_is_lost() -> None:
     assert sorted_as(Taint.DOWN, client="running") is Kind.LOST
     assert sorted_as(Taint.DOWN, NO_REPLACEMENT, client="pending") is Kind.LOST
     assert sorted_as(Taint.DOWN, client="unknown", unknown_at=RECENTLY) is Kind.LOST
+    assert sorted_as(Taint.DOWN, client="complete", unknown_at=RECENTLY) is Kind.LOST
 
 
 def test_row_19_an_allocation_on_a_draining_node_stays_until_it_is_told_to_move() -> None:

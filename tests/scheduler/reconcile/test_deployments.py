@@ -70,6 +70,16 @@ class TestStanding:
 
         assert wanted.deployment is not None
 
+    def test_a_successful_one_holds_nothing_back(self) -> None:
+        job = a_service(2)
+        ended = deploying(job, status="successful", desired_total=2, healthy_allocs=1)
+        moving = [alloc(0, job, flags=["migrate"]), alloc(1, job, health=False, deployment=ended.id)]
+
+        again = run(job, [*moving, *allocs(job, 2, start=2, client="failed", deployment=ended.id)], deployment=ended)
+
+        assert places(again.groups["group"]) == [0]
+        assert again.deployment_updates == []
+
 
 class TestBeginning:
     def test_the_first_version_is_watched_over(self) -> None:
@@ -175,6 +185,13 @@ class TestCanaries:
         assert wanted.deployment.task_groups["group"].desired_canaries == 2
         assert wanted.deployment.task_groups["group"].desired_total == 10
 
+    def test_what_a_purged_job_of_the_same_id_left_behind_calls_for_no_canaries(self) -> None:
+        purged = a_service(3, version=0, update=CANARY_2)
+        job = replace(purged, create_index=purged.create_index + 5)
+        group = run_group(job, [alloc(0, purged, client="failed")])
+
+        assert (places(group), group.desired.canary) == ([0, 1, 2], 0)
+
     def test_no_canaries_without_something_to_replace(self) -> None:
         job = a_service(3, update=CANARY_2)
 
@@ -222,6 +239,15 @@ class TestCanaries:
         assert [(stop.held.id, stop.client_status) for stop in wanted.stops] == [(id_of(20), "lost")]
         assert [(one.name_index, one.reason) for one in wanted.special] == [(0, "canary")]
 
+    @pytest.mark.parametrize("client", ["complete", "lost"])
+    def test_a_canary_that_ended_is_no_live_one(self, client: str) -> None:
+        _, new, deployment, records = self.stage()
+        over = alloc(21, new, index=1, node=21, canary=True, client=client, deployment=deployment.id)
+
+        wanted = run_group(new, [*records[:-1], over], deployment=deployment)
+
+        assert [one.reason for one in wanted.special] == ["canary"]
+
     def test_a_canary_that_should_move_is_stopped_and_another_takes_its_place(self) -> None:
         _, new, deployment, records = self.stage()
         moving = replace(records[-1], desired_transition=replace(records[-1].desired_transition, migrate=True))
@@ -264,7 +290,14 @@ class TestCanaries:
         wanted = run_group(newer, records, deployment=deployment)
 
         assert [stop.held.id for stop in wanted.stops] == [id_of(20), id_of(21)]
-        assert wanted.desired.canary == 2
+        assert (wanted.desired.canary, wanted.desired.stop) == (2, 2)
+
+    def test_unpromoted_canaries_go_also_where_their_place_is_wanted(self) -> None:
+        _, new, deployment, records = self.stage()
+
+        wanted = run_group(replace(new, version=3), records[2:], deployment=deployment)
+
+        assert [stop.held.id for stop in wanted.stops] == [id_of(20), id_of(21)]
 
     def test_promoted_canaries_of_a_superseded_deployment_are_like_all_others(self) -> None:
         _, new, deployment, records = self.stage(promoted=True)
@@ -364,6 +397,13 @@ class TestEnd:
         assert self.update(job, allocs(job, 1), **done) == []
         assert self.update(job, [alloc(0, job), alloc(1, job, flags=["migrate"])], **done) == []
         assert self.update(job, [alloc(0, job), alloc(1, job, client="failed")], **done) == []
+
+    def test_a_group_of_the_deployment_that_is_not_healthy_keeps_it_open(self) -> None:
+        job = a_service(1)
+        deployment = deploying(job, desired_total=1, healthy_allocs=1)
+        gone = {**deployment.task_groups, "gone": DeploymentState(desired_total=1)}
+
+        assert run(job, allocs(job, 1), deployment=replace(deployment, task_groups=gone)).deployment_updates == []
 
     def test_another_group_with_something_left_keeps_it_open(self) -> None:
         job = a_job(groups=[a_group("group"), a_group("b")], create_index=5)

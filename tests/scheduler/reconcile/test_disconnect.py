@@ -129,6 +129,14 @@ class TestCutOff:
         assert len(wanted.disconnecting) == 1
         assert places(wanted) == []
 
+    def test_who_is_cut_off_is_no_reason_to_stop_another(self) -> None:
+        job = a_patient(1, policy=OFF)
+
+        wanted = run_group(job, [alloc(0, job), alloc(1, job, node=1)], tainted=CUT)
+
+        assert len(wanted.disconnecting) == 1
+        assert stopped(wanted) == []
+
     def test_beyond_the_count_it_gets_no_copy_and_is_settled_when_its_client_is_back(self) -> None:
         job = a_patient(1)
 
@@ -271,6 +279,12 @@ class TestBack:
         assert len(wanted.groups["group"].reconnecting) == 1
         assert wanted.dropped_evaluations == []
 
+    def test_who_was_stopped_waits_for_no_follow_up(self) -> None:
+        job = a_batch(1, disconnect=DisconnectStrategy(lost_after_s=60.0))
+        over = alloc(1, job, node=1, desired="stop", client="complete", followup_eval_id=an_id(0xF0))
+
+        assert run(job, [back(job, next_allocation=""), over]).dropped_evaluations == [an_id(0xF0)]
+
     def test_an_evaluation_does_not_drop_itself(self) -> None:
         job = a_patient(1)
 
@@ -308,6 +322,22 @@ class TestBack:
 
         assert self.gone(wanted) == [(id_of(0), "alloc not needed due to job update")]
         assert wanted.destructive == []
+
+    def test_of_an_older_version_it_is_stopped_also_without_a_copy(self) -> None:
+        old = a_patient(1)
+
+        wanted = run_group(changed(old), [back(old, next_allocation="")])
+
+        assert self.gone(wanted) == [(id_of(0), "alloc not needed due to job update")]
+        assert wanted.fresh.tolist() == [0]
+
+    def test_told_to_stop_meanwhile_it_does_not_go_on(self) -> None:
+        job = a_batch(1, disconnect=DisconnectStrategy(lost_after_s=60.0))
+
+        wanted = run_group(job, [back(job, desired="stop", next_allocation="")])
+
+        assert not wanted.reconnecting
+        assert not wanted.stops
 
     def test_of_an_earlier_job_of_that_name_it_is_stopped(self) -> None:
         old = a_patient(1)
@@ -370,6 +400,7 @@ class TestBack:
             ({"web": 0}, {"web": 10}, 0),
             ({"web": 10}, {"web": 0}, 5),
             ({"web": 10}, {}, 5),
+            ({"web": 10}, {"web": 10}, 5),
         ],
     )
     def test_longest_running_keeps_the_earlier_start(
@@ -380,6 +411,21 @@ class TestBack:
         wanted = run_group(job, [started(back(job), **original), started(copy(job), **other)])
 
         assert [stop.held.id for stop in wanted.stops] == [id_of(goes)]
+
+    def test_longest_running_asks_the_oldest_main_task_that_started(self) -> None:
+        policy = DisconnectStrategy(lost_after_s=300.0, reconcile="longest_running")
+        job = a_service(1, disconnect=policy, tasks=[a_task("a"), a_task("b"), a_task("c")])
+
+        wanted = run_group(job, [started(back(job), a=0, b=20, c=30), started(copy(job), a=10, b=90, c=0)])
+
+        assert [stop.held.id for stop in wanted.stops] == [id_of(0)]
+
+    def test_starts_do_not_matter_unless_asked_for(self) -> None:
+        job = a_patient(1)
+
+        wanted = run_group(job, [started(scored(back(job), 0.5), web=10), started(scored(copy(job), 0.6), web=20)])
+
+        assert [stop.held.id for stop in wanted.stops] == [id_of(0)]
 
     def test_longest_running_without_any_start_falls_back_to_the_score(self) -> None:
         job = a_patient(1, reconcile="longest_running")
@@ -406,6 +452,41 @@ class TestBack:
 
         assert keeps_replacement(held_of(back(old)), held_of(copy(new)), new.task_groups[0], "keep_original")
 
+    def test_a_copy_that_failed_replaces_nobody(self) -> None:
+        job = a_patient(1, policy=SLOW, reconcile="keep_replacement")
+
+        wanted = run_group(job, [back(job), copy(job, client="failed", finished_at=NOW)])
+
+        assert [held.id for held in wanted.reconnecting] == [id_of(0)]
+        assert [stop.held.id for stop in wanted.stops] == [id_of(5)]
+        assert (wanted.follow_ups, wanted.followed) == ([], [])  # nobody comes back for the copy
+
+    def test_a_batch_copy_that_completed_replaces_the_original(self) -> None:
+        strategy = DisconnectStrategy(lost_after_s=60.0, reconcile="keep_replacement")
+        job = a_batch(1, disconnect=strategy)
+
+        wanted = run_group(job, [back(job), copy(job, client="complete")])
+
+        assert [stop.held.id for stop in wanted.stops] == [id_of(0)]
+        assert wanted.reconnecting == []
+
+    def test_when_original_and_copy_are_both_back_one_of_the_chain_is_kept(self) -> None:
+        job = a_patient(1, reconcile="keep_original")
+        first = copy(job, unknown_at=RECENTLY, next_allocation=id_of(6))
+        second = alloc(6, job, index=0, node=6, previous_allocation=id_of(5))
+
+        wanted = run_group(job, [back(job), first, second])
+
+        assert [held.id for held in wanted.reconnecting] == [id_of(0)]
+        assert sorted(stop.held.id for stop in wanted.stops) == [id_of(5), id_of(6)]
+
+    def test_links_in_a_ring_are_followed_once(self) -> None:
+        job = a_patient(1)
+
+        wanted = run_group(job, [back(job), copy(job, next_allocation=id_of(5))])
+
+        assert [stop.held.id for stop in wanted.stops] == [id_of(5)]
+
     def test_copies_of_copies_are_found(self) -> None:
         job = a_patient(1)
         first = copy(job, client="failed", next_allocation=id_of(6))
@@ -423,6 +504,7 @@ class TestBack:
 
         assert wanted.stops == []
         assert len(wanted.reconnecting) == 1
+        assert "stop" not in numbers(wanted)
 
     def test_a_batch_allocation_that_completed_alone_counts(self) -> None:
         job = a_batch(1, disconnect=DisconnectStrategy(lost_after_s=60.0))

@@ -116,6 +116,13 @@ class TestLost:
 
         assert places(run_group(job, allocs(job, 2), tainted=DOWN)) == [0, 1]
 
+    def test_where_it_was_lost_is_no_node_to_avoid(self) -> None:
+        job = a_service(1)
+
+        (single,) = run_group(job, [alloc(0, job)], tainted={0: Taint.DOWN}).special
+
+        assert single.penalty_nodes() == set()
+
     def test_lost_allocations_beyond_the_count_are_not_replaced(self) -> None:
         job = a_service(8)
 
@@ -166,8 +173,97 @@ class TestHeldUp:
         assert places(run_group(job, early)) == []
         assert places(run_group(job, due)) == [0]
 
+    def test_somebody_comes_back_for_what_was_stopped_before_its_node_was_lost(self) -> None:
+        job = self.job()
+        lost = alloc(0, job, desired="stop", client="lost", modify_time_ns=NOW - 5 * SECOND)
+
+        wanted = run_group(job, [lost])
+
+        assert places(wanted) == []
+        (later,) = wanted.follow_ups
+        assert (later.id, later.wait_until_ns) == (wanted.held_up_until, NOW + 60 * SECOND)
+
+    def test_the_evaluation_that_it_waits_for_ends_the_wait_to_the_last_moment(self) -> None:
+        job = self.job()
+        lost = alloc(
+            0, job, desired="stop", client="lost", modify_time_ns=NOW - 64 * SECOND, followup_eval_id=EVALUATION
+        )
+
+        assert places(run_group(job, [lost])) == [0, 1, 2]
+
+
+class TestSmallerCounts:
+    """What replaces something beyond the count finds its place below it."""
+
+    def test_lost_ones_get_a_free_place(self) -> None:
+        job = a_service(3)
+        records = [alloc(0, job), alloc(5, job, node=5)]
+
+        wanted = run_group(job, records, tainted={5: Taint.DOWN})
+
+        assert [(one.name_index, one.reason) for one in wanted.special] == [(1, "lost")]
+        assert wanted.fresh.tolist() == [2]
+
+    def test_moving_ones_get_a_free_place(self) -> None:
+        job = a_service(2)
+        records = [alloc(1, job), alloc(5, job, node=5, flags=["migrate"])]
+
+        assert [one.name_index for one in run_group(job, records).special] == [0]
+
+    def test_updated_ones_get_a_free_place(self) -> None:
+        old = a_service(2, update=UpdateStrategy(max_parallel=2))
+        records = [alloc(1, old), alloc(5, old, node=5)]
+
+        assert places(run_group(changed(old), records)) == [0, 1]
+
+    def test_a_count_of_zero_waits_for_nobody_who_is_cut_off(self) -> None:
+        job = a_service(0, disconnect=DisconnectStrategy(lost_after_s=600.0))
+        cut_off = alloc(0, job, client="unknown", unknown_at=NOW - SECOND)
+
+        wanted = run_group(job, [cut_off], tainted={0: Taint.DISCONNECTED})
+
+        assert stopped(wanted) == [0]
+        assert places(wanted) == []
+
+
+class TestComing:
+    """A node that is back but has not told about its allocations yet."""
+
+    def test_nobody_is_chosen_between_before_it_has(self) -> None:
+        job = a_service(1, disconnect=DisconnectStrategy(lost_after_s=600.0))
+        back = alloc(0, job, unknown_at=NOW - SECOND)
+
+        assert run_group(job, [back], tainted={0: Taint.COMING}).is_calm
+        assert run_group(job, [back]).reconnecting
+
+    def test_nothing_goes_on_in_place_there(self) -> None:
+        old = a_service(1)
+        new = edited(old)
+
+        assert run_group(new, [alloc(0, old)], tainted={0: Taint.COMING}).in_place == []
+        assert len(run_group(new, [alloc(0, old)]).in_place) == 1
+
 
 class TestFailed:
+    def test_one_that_was_due_before_and_found_no_place_is_due_at_once(self) -> None:
+        job = a_service(1, reschedule_policy=SLOW)
+        story = RescheduleTracker(last_reschedule="no placement")
+        failed = alloc(
+            0, job, client="failed", modify_time_ns=NOW, reschedule_tracker=story, followup_eval_id=an_id(0x77)
+        )
+
+        assert places(run_group(job, [failed])) == [0]
+
+    def test_what_failed_after_it_was_healthy_is_looked_at_when_its_deployment_ends(self) -> None:
+        job = a_service(1, reschedule_policy=SLOW, update=UpdateStrategy(max_parallel=1))
+        deployment = deploying(job, desired_total=1, healthy_allocs=1)
+        failed = alloc(0, job, client="failed", health=True, deployment=deployment.id, finished_at=NOW)
+
+        wanted = run(job, [failed], deployment=deployment)
+
+        assert [update.status for update in wanted.deployment_updates] == ["successful"]
+        assert len(wanted.groups["group"].follow_ups) == 1
+
     def test_a_failed_allocation_is_replaced_under_its_name_with_its_story(self) -> None:
         job = a_service(2)
         story = RescheduleTracker(events=a_story(30, last_s_ago=7200))
@@ -295,6 +391,25 @@ class TestBatch:
         assert run_group(job, records).is_calm
 
 
+class TestSurplus:
+    def test_whoever_is_stopped_as_surplus_is_not_waited_for(self) -> None:
+        job = a_service(1, reschedule_policy=SLOW)
+
+        wanted = run_group(job, [alloc(0, job), alloc(1, job, node=1, client="failed", finished_at=NOW)])
+
+        assert stopped(wanted) == [1]
+        assert wanted.followed == []
+
+    def test_whoever_is_back_and_surplus_does_not_go_on(self) -> None:
+        job = a_service(1)
+        records = [alloc(0, job), alloc(1, job, node=1, unknown_at=NOW - SECOND)]
+
+        wanted = run_group(job, records)
+
+        assert stopped(wanted) == [1]
+        assert wanted.reconnecting == []
+
+
 class TestRolling:
     def test_as_many_as_max_parallel_are_replaced_lowest_places_first(self) -> None:
         job = a_service(10, update=UpdateStrategy(max_parallel=4))
@@ -385,8 +500,43 @@ class TestMigrating:
         wanted = run_group(job, records, tainted={0: Taint.DRAINING, 1: Taint.DRAINING})
 
         assert [(one.name_index, one.reason) for one in wanted.special] == [(0, "migrate"), (1, "migrate")]
-        assert {one.stop.description for one in wanted.special if one.stop} == {"alloc is being migrated"}
+        assert {(one.held.name_index, one.description) for one in wanted.stops} == {
+            (0, "alloc is being migrated"),
+            (1, "alloc is being migrated"),
+        }
         assert numbers(wanted) == {"ignore": 8, "migrate": 2}
+
+    def test_each_goes_whether_or_not_a_place_is_found(self) -> None:
+        job = a_service(1)
+
+        wanted = run_group(job, [alloc(0, job, flags=["migrate"])])
+
+        assert [stop.held.name_index for stop in wanted.stops] == [0]
+        assert [one.stop for one in wanted.special] == [None]
+
+    @pytest.mark.parametrize("flag", ["reschedule", "migrate_disable_placement"])
+    def test_what_holds_replacements_of_batch_jobs_back_does_not_hold_a_service_back(self, flag: str) -> None:
+        job = a_service(1)
+
+        wanted = run_group(job, [alloc(0, job, flags=["migrate", flag])])
+
+        assert [(one.name_index, one.reason) for one in wanted.special] == [(0, "migrate")]
+
+    def test_a_batch_allocation_that_somebody_stopped_stays_stopped_while_it_waits_for_its_time(self) -> None:
+        job = a_batch(1, reschedule_policy=SLOW)
+        asked = alloc(0, job, flags=["migrate", "reschedule"], modify_time_ns=NOW)
+
+        wanted = run_group(job, [asked])
+
+        (stop,) = wanted.stops
+        assert stop.followup_id == wanted.follow_ups[0].id
+        assert wanted.followed == []
+
+    def test_one_whose_place_a_promoted_canary_took_gets_another(self) -> None:
+        job = a_service(2)
+        records = [alloc(0, job), alloc(7, job, index=0, node=7, flags=["migrate"])]
+
+        assert [one.name_index for one in run_group(job, records).special] == [1]
 
     def test_a_draining_node_alone_moves_nothing(self) -> None:
         job = a_service(2)

@@ -25,6 +25,8 @@ from tests.builders import a_group, a_job, an_evaluation, an_id
 from tests.scheduler.reconcile.kit import a_service, alloc, allocs, held_of, new_ids, roster_of, stays
 from tests.state.worlds import World, ids, placed_group
 
+pytestmark = pytest.mark.plans_by_hand
+
 JOB = a_job(groups=[a_group(count=3)])
 FIRST = 0xA000
 
@@ -162,7 +164,7 @@ def test_taints_come_from_node_rows(world: World) -> None:
         Taint.DISCONNECTED,
         Taint.MISSING,
         Taint.DRAINING,
-        Taint.NONE,
+        Taint.COMING,
         Taint.MISSING,
     ]
     assert len(taints_of(world.store.nodes, [])) == 0

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fedsched.model.alloc import RescheduleEvent, RescheduleTracker
 from fedsched.model.deployment import Deployment
 from fedsched.model.evaluation import Trigger
 from fedsched.model.job import Job
 from fedsched.model.policies import ReschedulePolicy
+from fedsched.model.task_state import TaskState
 from fedsched.scheduler.reconcile.reschedule import (
     Decision,
     Verdict,
@@ -99,6 +101,22 @@ def test_fibonacci_waits_begin_again_after_a_restart_of_the_sequence() -> None:
     assert next_delay(policy, a_story(90, 5, 5), NOW) == 10
 
 
+def test_only_the_longest_wait_followed_by_the_shortest_restarts_the_fibonacci_sequence() -> None:
+    assert next_delay(a_policy(5, "fibonacci", 90), a_story(90, 20), NOW) == 90
+
+
+def test_a_wait_of_just_the_cap_is_not_capped() -> None:
+    assert next_delay(a_policy(5, "exponential", 80), a_story(40, last_s_ago=3600), NOW) == 80
+
+
+def test_without_a_cap_waits_grow_on() -> None:
+    assert next_delay(a_policy(5, "exponential", 0), a_story(HOUR), NOW) == 2 * HOUR
+
+
+def test_a_constant_wait_knows_no_cap() -> None:
+    assert next_delay(a_policy(7, "constant", 5), a_story(7), NOW) == 7
+
+
 def test_attempts_within_the_interval_are_counted_back_from_the_failure() -> None:
     policy = ReschedulePolicy(attempts=2, interval_s=600, delay_s=5, delay_function="constant", unlimited=False)
 
@@ -106,6 +124,8 @@ def test_attempts_within_the_interval_are_counted_back_from_the_failure() -> Non
     assert next_due(policy, a_story(5, last_s_ago=10), NOW).is_eligible
     assert not next_due(policy, a_story(5, 5, last_s_ago=10), NOW).is_eligible
     assert next_due(policy, a_story(5, 5, last_s_ago=599.5, gap_s=1), NOW).is_eligible
+    assert next_due(policy, a_story(5, 5, last_s_ago=599, gap_s=1), NOW).is_eligible
+    assert not next_due(policy, a_story(5, 5, last_s_ago=598, gap_s=1), NOW).is_eligible
 
 
 def test_a_wait_as_long_as_the_interval_is_no_attempt() -> None:
@@ -158,6 +178,9 @@ class TestService:
         assert decision(client="running").verdict is Verdict.KEEP
         assert decision(client="pending").verdict is Verdict.KEEP
 
+    def test_the_wish_to_replace_what_runs_is_for_batch_jobs(self) -> None:
+        assert decision(client="running", flags=["reschedule"]).verdict is Verdict.KEEP
+
 
 class TestBatch:
     def test_marked_as_not_to_be_replaced_stays(self) -> None:
@@ -168,6 +191,7 @@ class TestBatch:
     def test_complete_is_never_run_again(self) -> None:
         assert decision(job=a_batch(), client="complete").verdict is Verdict.KEEP
         assert decision(job=a_batch(), client="complete", desired="stop", finished_at=NOW).verdict is Verdict.KEEP
+        assert decision(job=a_batch(), client="complete", flags=["force_reschedule"]).verdict is Verdict.KEEP
 
     def test_stopped_before_it_was_done_is_dropped(self) -> None:
         assert decision(job=a_batch(), client="complete", desired="stop").verdict is Verdict.DROP
@@ -208,6 +232,8 @@ class TestTiming:
 
         assert decision(client="failed", finished_at=recent, modify_time_ns=NOW).due_ns == recent + 30 * SECOND
         assert decision(client="failed", modify_time_ns=recent).due_ns == recent + 30 * SECOND
+        ends = {name: TaskState(finished_at_ns=recent + at) for name, at in (("a", 7), ("b", 9), ("c", 8))}
+        assert decision(client="failed", task_states=ends).due_ns == recent + 9 + 30 * SECOND
 
     def test_its_own_follow_up_replaces_it_whatever_the_time(self) -> None:
         assert decision(client="failed", finished_at=NOW, followup_eval_id=EVALUATION).verdict is Verdict.NOW
@@ -295,6 +321,8 @@ class TestStory:
         held = held_of(alloc(0, a_service(), reschedule_tracker=story))
 
         assert [event.delay_s for event in tracker_after(held, policy, NOW, NOW).events] == [2, 3, 4, 5]
+        exactly = replace(policy, interval_s=20)
+        assert [event.delay_s for event in tracker_after(held, exactly, NOW, NOW).events] == [2, 3, 4, 5]
 
     def test_without_a_policy_there_is_no_wait(self) -> None:
         held = held_of(alloc(0, a_service()))

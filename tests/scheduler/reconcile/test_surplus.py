@@ -9,6 +9,7 @@ import numpy as np
 from fedsched.model.policies import ReschedulePolicy
 from fedsched.scheduler.reconcile.held import Held, Taint
 from fedsched.scheduler.reconcile.surplus import surplus
+from fedsched.scheduler.reconcile.wanted import NOT_NEEDED
 from tests.scheduler.reconcile.kit import (
     a_service,
     alloc,
@@ -116,7 +117,8 @@ def test_count_8_of_10_with_0_1_2_migrating_stops_1_and_2_and_moves_0() -> None:
 
     wanted = run_group(job, records)
 
-    assert sorted(stop.held.name_index for stop in wanted.stops) == [1, 2]
+    words = {stop.held.name_index: stop.description for stop in wanted.stops}
+    assert words == {0: "alloc is being migrated", 1: NOT_NEEDED, 2: NOT_NEEDED}
     (moved,) = wanted.special
     assert (moved.name_index, moved.reason) == (0, "migrate")
     assert wanted.desired.migrate == 1

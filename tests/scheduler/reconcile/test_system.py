@@ -109,6 +109,7 @@ class TestFate:
     def test_unknown_is_ignored(self) -> None:
         assert self.fate(client="unknown", unknown_at=RECENTLY) is Fate.IGNORE
         assert self.fate(client="unknown", unknown_at=RECENTLY, taint=Taint.DISCONNECTED) is Fate.IGNORE
+        assert self.fate(client="unknown", unknown_at=RECENTLY, taint=Taint.DOWN) is Fate.IGNORE
 
     def test_unknown_without_a_limit_waits_for_its_node_but_not_for_one_that_is_gone(self) -> None:
         forever = {"client": "unknown", "unknown_at": LONG_AGO, "cut_off": CutOff()}
@@ -118,12 +119,14 @@ class TestFate:
 
     def test_back_on_a_good_node_reconnects(self) -> None:
         assert self.fate(unknown_at=RECENTLY, is_changed=True) is Fate.RECONNECT
+        assert self.fate(unknown_at=RECENTLY, taint=Taint.DOWN) is Fate.LOST
 
     def test_a_sysbatch_that_is_done_is_ignored_on_a_tainted_node(self) -> None:
         done = {"taint": Taint.DOWN, "finished_at": RECENTLY}
 
         assert self.fate(job=a_sysbatch(), **done) is Fate.IGNORE
         assert self.fate(job=a_system(), **done) is Fate.LOST
+        assert self.fate(job=a_sysbatch(), taint=Taint.DOWN) is Fate.LOST
 
     def test_running_on_a_disconnected_node_becomes_unknown(self) -> None:
         assert self.fate(taint=Taint.DISCONNECTED) is Fate.DISCONNECT

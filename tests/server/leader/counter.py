@@ -41,7 +41,7 @@ from fedsched.state.tables.plans import PlanApply
 from fedsched.telemetry.log import Event, Hub
 from fedsched.telemetry.metrics import Registry
 from tests.builders import a_job, a_node, an_evaluation, an_id
-from tests.server.leader.overcommit import overcommitted
+from tests.overcommit import overcommitted
 from tests.server.region import _only
 
 WALL_S = 1_700_000_000.0

@@ -24,7 +24,7 @@ from fedsched.state.tables.alloc_updates import AllocStatusUpdate
 from fedsched.state.tables.nodes import node_upsert
 from fedsched.state.tables.plans import PlacedGroup, PlanApply, StoppedBatch
 from tests.builders import a_job, a_node, an_alloc, an_id
-from tests.server.leader.overcommit import overcommitted
+from tests.overcommit import overcommitted
 from tests.state.worlds import World, column, ids, placed_group
 
 STOP, EVICT, RUN = 2, 3, 1

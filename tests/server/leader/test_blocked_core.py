@@ -201,6 +201,15 @@ def test_of_two_blocked_evaluations_of_a_job_the_one_that_saw_more_is_kept() -> 
     assert tracker.take_duplicates(10) == []
 
 
+def test_a_duplicate_does_not_go_back_whatever_it_missed() -> None:
+    tracker = Tracker()
+    tracker.room("large", index=50)
+    tracker.put("new", job="web", snapshot_index=60)
+
+    assert tracker.put("old", job="web", snapshot_index=10) == []
+    assert _ids(tracker.take_duplicates(10)) == ["old"]
+
+
 def test_on_a_tie_the_newcomer_is_kept() -> None:
     tracker = Tracker()
     tracker.put("first", job="web", create_index=10)
@@ -292,6 +301,7 @@ def test_to_an_evaluation_that_waits_for_a_quota_only_news_of_that_quota_count()
     assert tracker.put("e1", quota="gold", snapshot_index=10) == []
     tracker.unblock_quota("gold", 60, 0.0)
     assert tracker.put("e2", quota="gold", snapshot_index=59) == ["e2"]
+    assert tracker.put("e3", quota="gold", snapshot_index=60) == []
 
 
 def test_to_an_evaluation_that_waits_for_something_outside_nodes_only_news_of_that_count() -> None:
@@ -301,6 +311,7 @@ def test_to_an_evaluation_that_waits_for_something_outside_nodes_only_news_of_th
     assert tracker.put("e1", escaped=True, resources=("disk",), snapshot_index=10) == []
     tracker.unblock_resources(("disk",), 60, 0.0)
     assert tracker.put("e2", escaped=True, resources=("tape", "disk"), snapshot_index=59) == ["e2"]
+    assert tracker.put("e3", escaped=True, resources=("tape", "disk"), snapshot_index=60) == []
 
 
 def test_an_older_index_of_a_class_does_not_hide_a_newer_one() -> None:
@@ -316,8 +327,9 @@ def test_news_are_remembered_for_fifteen_minutes_and_looked_through_every_five()
     tracker.room("large", index=50)
 
     tracker.pass_time(900)
+    tracker.pass_time(1)
     assert tracker.put("e1", snapshot_index=10) == ["e1"]
-    tracker.pass_time(300)
+    tracker.pass_time(299)
     assert tracker.put("e2", snapshot_index=10) == []
 
 
@@ -386,7 +398,8 @@ def test_evaluations_that_ran_out_of_attempts_try_again_every_sixty_seconds() ->
     assert tracker.pass_time(59) == []
     assert tracker.pass_time(1) == ["unlucky"]
     tracker.put("again", is_failed=True)
-    assert tracker.pass_time(60) == ["again"]
+    assert tracker.pass_time(59) == []
+    assert tracker.pass_time(1) == ["again"]
 
 
 def test_changed_rules_of_placement_free_everything_and_are_not_missed() -> None:
@@ -448,15 +461,16 @@ def test_disabling_forgets_everything_and_a_disabled_tracker_hears_nothing() -> 
     assert tracker.wake_at() == math.inf
     assert tracker.put("e4") == []
     assert tracker.room("large") == []
-    assert tracker.unblock_quota("gold", 1, 0.0) == []
-    assert tracker.unblock_resources(("disk",), 1, 0.0) == []
-    assert tracker.unblock_all(1, 0.0) == []
+    assert tracker.unblock_quota("gold", 99, 0.0) == []
+    assert tracker.unblock_resources(("disk",), 99, 0.0) == []
+    assert tracker.unblock_all(99, 0.0) == []
     duplicates = [a_blocked("e2")]
     tracker.give_back_duplicates(duplicates)
     assert not tracker.has_duplicates()
     tracker.enable(0.0)
     assert tracker.statistics().blocked == 0
     assert tracker.put("e5", snapshot_index=1) == []  # no news are remembered
+    assert tracker.put("e6", escaped=True, snapshot_index=1) == []
 
 
 def test_statistics_say_how_many_wait_for_what() -> None:

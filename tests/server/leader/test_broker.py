@@ -6,15 +6,16 @@ import pytest
 import trio
 from msgspec import structs
 
-from fedsched.codec import dumps
+from fedsched.codec import dumps, to_bytes
 from fedsched.model.errors import Unavailable
 from fedsched.model.evaluation import EvaluationStatus
-from fedsched.model.node import Eligibility, NodeStatus
+from fedsched.model.node import DrainStrategy, Eligibility, NodeStatus
 from fedsched.server.leader.broker import Handed
 from fedsched.server.leader.broker_core import BrokerLimits, Ticket
 from fedsched.state.tables.alloc_updates import AllocStatusUpdate, Reap
 from fedsched.state.tables.meta import SchedulerConfigSet
 from fedsched.state.tables.namespaces import NodePoolUpsert
+from fedsched.state.tables.node_updates import NodeDrainUpdate, NodeDrainWrite
 from fedsched.state.tables.plans import PlanApply
 from tests.builders import a_job, an_id
 from tests.server.leader.counter import (
@@ -29,7 +30,7 @@ from tests.server.leader.counter import (
     run_at_counter,
     take,
 )
-from tests.server.leader.site import COMPLETE, placing
+from tests.server.leader.site import COMPLETE, placing, stopping
 from tests.state.worlds import ids
 
 
@@ -241,6 +242,24 @@ def test_an_evaluation_that_waits_for_a_moment_is_handed_out_then() -> None:
     run_at_counter(scenario)
 
 
+@pytest.mark.parametrize(("jump_s", "expected_s"), [(60.0, 40.0), (200.0, 11.0), (-50.0, 150.0)])
+def test_a_delayed_evaluation_follows_a_wall_clock_that_jumps(
+    monkeypatch: pytest.MonkeyPatch, jump_s: float, expected_s: float
+) -> None:
+    async def scenario(counter: Counter) -> None:
+        began = trio.current_time()
+        counter.put(pending(1, wait_until_ns=int((WALL_S + began + 100) * 1e9)))
+        assert await counter.broker.dequeue(SERVICE, wait_s=10) == []
+
+        monkeypatch.setattr(counter.env, "wall", lambda: WALL_S + trio.current_time() + jump_s)
+        counter.put(pending(2, "db", wait_until_ns=int((WALL_S + began + 1000) * 1e9)))
+
+        assert (await take(counter, wait_s=200)).delivery.ticket.id == an_id(1)
+        assert trio.current_time() - began == pytest.approx(expected_s, abs=1.1)
+
+    run_at_counter(scenario)
+
+
 def test_a_delayed_evaluation_can_be_dropped() -> None:
     async def scenario(counter: Counter) -> None:
         counter.put(pending(1, wait_until_ns=int((WALL_S + 10) * 1e9)))
@@ -254,18 +273,25 @@ def test_a_delayed_evaluation_can_be_dropped() -> None:
 # ---------------------------------------------------------------------- blocked evaluations
 
 
-@pytest.mark.parametrize("how", ["registered", "ready again", "eligible again"])
+@pytest.mark.parametrize("how", ["registered", "ready again", "eligible again", "no longer drained"])
 def test_a_node_that_comes_up_frees_blocked_evaluations(how: str) -> None:
     async def scenario(counter: Counter) -> None:
         if how == "ready again":
             counter.put_nodes(class_node(1, "large", status=NodeStatus.DOWN))
         if how == "eligible again":
             counter.put_nodes(class_node(1, "large", scheduling_eligibility=Eligibility.INELIGIBLE))
+        if how == "no longer drained":
+            counter.put_nodes(class_node(1, "large"))
+            strategy = to_bytes(DrainStrategy())
+            counter.apply(NodeDrainUpdate(updates=(NodeDrainWrite(id=an_id(1), strategy=strategy),)))
         counter.put(blocked(1, snapshot_index=counter.store.index))
         counter.put(blocked(2, "db", snapshot_index=counter.store.index, class_eligibility={"large": False}))
         assert await nothing(counter)
 
-        counter.put_nodes(class_node(1, "large"))
+        if how == "no longer drained":
+            counter.apply(NodeDrainUpdate(updates=(NodeDrainWrite(id=an_id(1), mark_eligible=True),)))
+        else:
+            counter.put_nodes(class_node(1, "large"))
 
         assert (await take(counter)).delivery.ticket.id == an_id(1)
         assert await nothing(counter)
@@ -303,7 +329,7 @@ def test_room_appears_when_a_client_says_so_and_not_when_a_server_wishes_it() ->
         counter.apply(plan)
         counter.put(blocked(1, "db", snapshot_index=counter.store.index))
 
-        counter.apply(structs.replace(plan, placed=(), stopped=()))
+        counter.apply(structs.replace(plan, placed=(), stopped=(stopping([1]),)))
         counter.apply(AllocStatusUpdate(ids=ids([1]), statuses=bytes([2])))
         assert await nothing(counter)
         counter.apply(AllocStatusUpdate(ids=ids([1]), statuses=bytes([COMPLETE])))

@@ -108,6 +108,34 @@ def test_what_the_former_leader_freed_and_nobody_finished_gets_another_look() ->
     run_at_counter(scenario, office=False)
 
 
+@pytest.mark.parametrize("when", ["in office", "while nobody leads", "in hand when the leader was lost"])
+def test_a_blocked_evaluation_is_handed_out_within_a_second_of_its_capacity_whoever_leads(when: str) -> None:
+    async def scenario(counter: Counter) -> None:
+        counter.put(blocked(1, snapshot_index=counter.store.index))
+        async with trio.open_nursery() as nursery:
+            office = await hold(counter, counter.broker, nursery)
+            await trio.sleep(100)
+            assert await nothing(counter)
+
+            if when == "while nobody leads":
+                office.cancel()
+                await trio.sleep(0.1)
+            counter.put_nodes(class_node(1, "large"))
+            appeared = trio.current_time()
+            if when == "in hand when the leader was lost":
+                await take(counter)  # released, delivered, never finished: stored, it is still blocked
+                office.cancel()
+                await trio.sleep(0.1)
+            if when != "in office":
+                office = await hold(counter, counter.broker, nursery)
+
+            assert (await take(counter, wait_s=2)).delivery.ticket.id == an_id(1)
+            assert trio.current_time() - appeared < 1
+            office.cancel()
+
+    run_at_counter(scenario, office=False)
+
+
 def test_whoever_waits_for_an_evaluation_when_the_office_ends_is_told() -> None:
     async def scenario(counter: Counter) -> None:
         async with trio.open_nursery() as nursery:
@@ -231,5 +259,53 @@ def test_its_figures_can_be_read() -> None:
         assert counter.broker.statistics()["blocked"]["blocked"] == 1
         token = next(iter(counter.broker.core._out.values())).delivery
         counter.work.extend(token.ticket.id, token.token)
+
+    run_at_counter(scenario)
+
+
+def test_whoever_waits_is_handed_the_jobs_next_evaluation_as_soon_as_the_former_is_done() -> None:
+    async def scenario(counter: Counter) -> None:
+        counter.put(pending(1), pending(2))
+        first = await take(counter)
+        heard: list[float] = []
+
+        async def wait() -> None:
+            await take(counter, wait_s=100)
+            heard.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.sleep(20)
+            done(counter, first)
+            freed_at = trio.current_time()
+
+        assert heard == [freed_at]
+
+    run_at_counter(scenario)
+
+
+def test_a_worker_that_says_it_is_still_at_it_is_not_timed_out() -> None:
+    async def scenario(counter: Counter) -> None:
+        counter.put(pending(1))
+        handed = await take(counter)
+        await trio.sleep(50)
+        counter.broker.reset_nack(handed.delivery.ticket.id, handed.delivery.token)
+        await trio.sleep(50)
+
+        done(counter, handed)
+        assert not counter.broker.core.knows(an_id(1))
+
+    run_at_counter(scenario)
+
+
+def test_changed_rules_take_nothing_out_of_anybodys_hands() -> None:
+    async def scenario(counter: Counter) -> None:
+        counter.put(pending(1))
+        handed = await take(counter)
+
+        counter.apply(SchedulerConfigSet(config=dumps({"SchedulerAlgorithm": "spread"})))
+
+        assert await nothing(counter)
+        done(counter, handed)
 
     run_at_counter(scenario)

@@ -23,6 +23,7 @@ from fedsched.server.leader.client_updates_core import (
     consequences,
     may_reschedule,
     merged,
+    only_own,
 )
 from fedsched.state.fields import pack
 from fedsched.state.tables.alloc_columns import CLIENT_CODES, stored_fields
@@ -92,6 +93,85 @@ def test_too_many_reports_are_asked_to_come_again() -> None:
     with pytest.raises(Busy):
         core.add(a_report([1]), 0)
     assert core.pending == PENDING_IDS_MAX
+
+
+def test_details_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_updates_core, "PENDING_BYTES_MAX", 10)
+    core = ClientUpdatesCore()
+    core.add(a_report([1], client=b"12345678", client_sizes=b"\x08\0\0\0"), 0)
+
+    with pytest.raises(Busy):
+        core.add(a_report([2], client=b"12345678", client_sizes=b"\x08\0\0\0"), 0)
+
+
+def test_reports_about_nothing_take_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_updates_core, "PENDING_IDS_MAX", 2)
+    region, core = with_running(1), ClientUpdatesCore()
+    core.add(a_report([]), 0)
+    core.add(a_report([]), 0)
+
+    with pytest.raises(Busy):
+        core.add(a_report([1]), 0)
+    (batch,) = core.flush(region.store, time_ns=region.now_ns, new_id=region.new_id)
+    assert (batch.command.ids, batch.strange) == (b"", {})
+
+
+def with_two_nodes() -> Region:
+    """Allocations 1 to 3 run on the first node, 4 to 6 on the second."""
+    region = with_running(1, 2, 3)
+    region.place([4, 5, 6], region.node(2))
+    region.run([4, 5, 6])
+    return region
+
+
+def test_what_a_node_says_about_allocations_of_others_is_dropped() -> None:
+    region = with_two_nodes()
+    details, sizes = pack(
+        [stored_fields(Allocation(id="x", client_description=f"d{at}"), "client_description") for at in range(4)]
+    )
+    honest = a_report([1, 2], ClientStatus.COMPLETE)
+    lying = a_report(
+        [4, 3, 77, 6], ClientStatus.FAILED, node=2, healths=b"\2\2\2\1", client=details, client_sizes=sizes
+    )
+    core = ClientUpdatesCore()
+    core.add(honest, 0)
+    core.add(lying, 0)
+
+    (batch,) = core.flush(region.store, time_ns=region.now_ns, new_id=region.new_id)
+    region.do(batch.command)
+
+    assert batch.strange == {an_id(2): 1}
+    assert batch.command.ids == ids([1, 2, 4, 77, 6])
+    assert [region.alloc(number).client_status.value for number in range(1, 7)] == [
+        *("complete", "complete", "running", "failed", "running", "failed")
+    ]
+    assert [region.alloc(number).client_description for number in (4, 6)] == ["d0", "d3"]
+    assert [region.alloc(number).deployment_status.healthy for number in (3, 4, 6)] == [True, False, True]
+
+
+def test_a_node_that_speaks_only_of_others_changes_nothing() -> None:
+    region = with_two_nodes()
+    kept, strange = only_own(region.store, [a_report([1, 2], ClientStatus.FAILED, node=2)])
+
+    assert (kept, strange) == ([Report(an_id(2), b"", b"")], {an_id(2): 2})
+    assert merged(region.store, kept, region.now_ns, region.new_id).evaluations == ()
+
+
+def test_a_node_that_is_gone_speaks_for_nobody() -> None:
+    region = with_two_nodes()
+    assert only_own(region.store, [a_report([1], node=9)])[1] == {an_id(9): 1}
+
+
+def test_honest_reports_are_passed_on_as_they_are() -> None:
+    region = with_two_nodes()
+    reports = [a_report([1, 2]), a_report([4], node=2), a_report([])]
+    assert only_own(region.store, reports) == (reports, {})
+    assert only_own(region.store, []) == ([], {})
+
+
+def test_details_without_sizes_are_refused() -> None:
+    with pytest.raises(BadRequest, match="another length"):
+        check_report(with_running(1).store, a_report([1], client=b"stray"))
 
 
 def test_what_is_too_much_for_one_entry_is_split(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -517,3 +517,83 @@ def test_a_drain_with_a_deadline_always_ends_and_never_before_the_last_task(
         region.sleep(1)
         fleet.report()
     pytest.fail("the drain did not end")
+
+
+def test_allocations_of_a_purged_job_are_left_to_its_evaluation() -> None:
+    region = Region()
+    slot = region.node(1)
+    region.register(a_service(1))
+    region.place([1], slot)
+    region.run([1])
+    region.stop("web", purge=True)
+    region.drain(1)
+
+    drainer = Drainer(region)
+
+    assert drainer.review() == []
+    assert drainer.core.wake_at_ns() is None
+
+
+def test_a_job_that_can_spare_more_from_now_on_lets_more_go() -> None:
+    drainer = ten_on_one(1)
+    drainer.perform(drainer.after_batch())
+    drainer.region.register(a_service(10, 3))
+
+    assert drainer.core.note(drainer.region.store, drainer.region.changes()) is True
+    assert marked(drainer.after_batch()) == 2
+
+
+def test_those_that_move_get_one_evaluation_of_their_job_with_their_flag() -> None:
+    drainer = ten_on_one(2)
+
+    (effect,) = drainer.perform(drainer.after_batch())
+
+    assert isinstance(effect, MarkMigrate)
+    made = [row.evaluation() for row in drainer.region.store.evaluations.rows.scan()]
+    assert [(one.job_id, one.triggered_by, one.status) for one in made] == [("web", "node-drain", "pending")]
+
+
+def an_empty_one(*, deadline_s: float = 0.0) -> Drainer:
+    """A node that drains and has nothing on it, beside another."""
+    region = Region()
+    region.node(1)
+    region.node(2)
+    region.register(a_service(1))
+    region.drain(1, deadline_s=deadline_s)
+    return Drainer(region)
+
+
+def is_draining(region: Region) -> bool:
+    row = region.store.nodes.get(an_id(1))
+    assert row is not None
+    return row.draining
+
+
+def test_a_drain_does_not_end_while_a_plan_from_before_it_arrives() -> None:
+    drainer = an_empty_one()
+    region = drainer.region
+    effects = drainer.review()
+    region.place([1], 0)  # was in the log before the end of the drain could be
+
+    assert drainer.perform(effects) == [EndDrain((an_id(1),))]
+    assert is_draining(region)
+
+    drainer.perform(drainer.after_batch())
+    region.stop_allocs([1])
+    region.client([1], ClientStatus.COMPLETE)
+    assert drainer.perform(drainer.review()) == [EndDrain((an_id(1),))]
+    assert not is_draining(region)
+
+
+def test_a_drain_that_was_changed_meanwhile_goes_on_as_changed() -> None:
+    drainer = an_empty_one(deadline_s=60)
+    region = drainer.region
+    effects = drainer.review()
+    region.drain(1, deadline_s=600)
+    row = region.store.nodes.get(an_id(1))
+
+    drainer.perform(effects)
+
+    assert region.store.nodes.get(an_id(1)) == row
+    assert drainer.perform(drainer.review()) == [EndDrain((an_id(1),))]
+    assert not is_draining(region)

@@ -52,8 +52,9 @@ def reaped(region: Region, kind: str, settings: GcSettings = SETTINGS) -> tuple[
 
 def a_pass(region: Region, settings: GcSettings = SETTINGS) -> None:
     for kind in KINDS:
+        seen_index = region.store.index
         for effect in effects(region, kind, settings):
-            region.do(command_of(effect))
+            region.do(command_of(effect, seen_index))
 
 
 def world(job: Job | None = None, *, status: EvaluationStatus = COMPLETE, allocs: int = 1) -> Region:
@@ -115,7 +116,7 @@ def test_an_allocation_that_still_runs_on_its_client_stays() -> None:
 def test_evaluations_of_batch_jobs_go_after_a_day_and_only_once_the_job_is_dead_and_stopped(kind: str) -> None:
     region = ended(a_job(type=kind, submit_time_ns=START_NS))
     region.sleep(25 * HOUR)
-    assert reaped(region, "evaluation") == ([], b"")
+    assert reaped(region, "evaluation")[0] == []
 
     region.stop("web")
     region.evaluation(0xE, region.store.jobs.get("default", "web"), status=COMPLETE)  # type: ignore[arg-type]
@@ -314,12 +315,12 @@ def test_a_periodic_parent_goes_only_once_it_is_stopped() -> None:
 def test_a_job_that_was_registered_again_meanwhile_is_not_lost() -> None:
     region = dead()
     region.sleep(4 * HOUR)
-    found = effects(region, "job")
+    found, seen_index = effects(region, "job"), region.store.index
     region.register(a_job(submit_time_ns=region.now_ns))
     region.evaluation(0xE3, region.store.jobs.get("default", "web"))  # type: ignore[arg-type]
 
     for effect in found:
-        region.do(command_of(effect))
+        region.do(command_of(effect, seen_index))
 
     assert region.store.jobs.row("default", "web") is not None
 
@@ -474,3 +475,56 @@ def test_a_pass_takes_breath() -> None:
 def test_an_unknown_kind_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="kind"):
         list(collect(Region().store, "castle", 0, SETTINGS))
+
+
+def test_what_is_kept_for_how_long_and_how_often_it_is_looked_for() -> None:
+    assert GcSettings() == GcSettings(
+        evaluation_s=HOUR,
+        batch_evaluation_s=24 * HOUR,
+        job_s=4 * HOUR,
+        node_s=24 * HOUR,
+        deployment_s=HOUR,
+        acl_token_s=HOUR,
+        every_s=300.0,
+        one_time_token_every_s=600.0,
+    )
+
+
+@pytest.mark.parametrize("kind", ["batch", "sysbatch"])
+def test_evaluations_of_a_stopped_batch_job_stay_while_something_of_it_still_runs(kind: str) -> None:
+    region = world(a_job(type=kind))
+    region.client([1], ClientStatus.COMPLETE)
+    region.place([2], 0, evaluation=2)
+    region.run([2])
+    region.stop("web")
+    region.sleep(25 * HOUR)
+    assert reaped(region, "evaluation")[0] == []
+
+    region.client([2], ClientStatus.COMPLETE)
+    region.sleep(25 * HOUR)
+
+    assert reaped(region, "evaluation")[0] == [an_id(0xE)]
+
+
+def test_an_allocation_that_is_to_stop_stays_until_its_client_has_said_what_became_of_it() -> None:
+    region = world()
+    region.stop_allocs([1])  # its client may just have begun it, and its place is taken until it says otherwise
+    region.stop("web")
+    region.sleep(1000 * HOUR)
+    assert (reaped(region, "evaluation"), jobs_gone(region)) == (([], b""), [])
+    assert reaped(region, "evaluation", FORCED) == ([], b"")
+
+    region.client([1], ClientStatus.COMPLETE)
+    region.sleep(HOUR)
+
+    assert reaped(region, "evaluation") == ([an_id(0xE)], ids([1]))
+
+
+def test_of_older_versions_of_a_batch_job_too_only_what_clients_have_confirmed_goes() -> None:
+    region = world(a_job(type="batch", submit_time_ns=START_NS), allocs=2)
+    region.register(a_job(type="batch", priority=60, submit_time_ns=START_NS))
+    region.stop_allocs([1, 2])
+    region.client([1], ClientStatus.COMPLETE)
+    region.sleep(48 * HOUR)
+
+    assert reaped(region, "evaluation") == ([], ids([1]))

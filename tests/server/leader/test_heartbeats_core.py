@@ -463,3 +463,38 @@ def test_a_purged_job_is_concerned_with_the_type_it_had() -> None:
 )
 def test_only_the_star_is_special_in_a_datacenter_pattern(pattern: str, text: str, matches: bool) -> None:
     assert matches_glob(pattern, text) is matches
+
+
+def test_a_node_that_registers_and_is_never_heard_of_again_is_missed() -> None:
+    region = Region()
+    core = HeartbeatsCore()
+    core.note(region.store, region.everything(), 0)
+    region.node(1)
+
+    core.note(region.store, region.changes(), 5 * NS)
+
+    assert core.wake(305 * NS - 1) == []
+    assert core.wake(305 * NS) == [an_id(1)]
+
+
+def test_an_allocation_that_was_unknown_before_and_came_back_is_counted_from_the_last_time() -> None:
+    region = Region()
+    slot = region.node(1, status=NodeStatus.DISCONNECTED)
+    region.register(with_patience(60.0))
+    moves = (
+        AllocState(value="unknown", time_ns=region.now_ns - 500 * NS),
+        AllocState(value="running", time_ns=region.now_ns - 400 * NS),
+        AllocState(value="unknown", time_ns=region.now_ns - 30 * NS),
+        AllocState(value="pending", time_ns=region.now_ns - 300 * NS),
+    )
+    record = Allocation(id=an_id(1), alloc_states=moves)
+    region.place([1], slot, **own_fields([0], [record], "alloc_states"))
+    region.client([1], ClientStatus.UNKNOWN)
+
+    assert silence(region, 1) == []
+    region.sleep(31)
+    assert [effect.status for effect in silence(region, 1)] == [NodeStatus.DOWN]
+
+
+def test_a_node_that_stays_ineligible_concerns_nobody() -> None:
+    assert not eligibility_needs_evaluations("ineligible", "ineligible")

@@ -11,6 +11,7 @@ from fedsched.model.alloc import ClientStatus
 from fedsched.model.errors import BadRequest, Conflict, NotFound
 from fedsched.model.evaluation import EvaluationStatus, Trigger
 from fedsched.model.job import Job, ParameterizedJobConfig, PeriodicConfig
+from fedsched.model.periodic import next_launch
 from fedsched.server.leader.periodic_core import (
     LaunchPeriodic,
     PeriodicCore,
@@ -19,7 +20,6 @@ from fedsched.server.leader.periodic_core import (
     child_of,
     command_of,
     forced_launch,
-    next_launch,
 )
 from tests.builders import a_job
 from tests.server.leader.worlds import NS, START_NS, Region
@@ -402,3 +402,25 @@ def test_a_parent_launched_thousands_of_times_keeps_launching_in_order() -> None
 
     assert launcher.launched == sorted(set(launcher.launched))
     assert len(launcher.launched) == 60
+
+
+def test_a_forced_launch_may_overlap_unless_that_is_prohibited() -> None:
+    region = Region()
+    job = region.register(a_periodic())
+    for _ in range(2):
+        command = command_of(forced_launch(region.store, "default", job.id, region.now_ns, region.new_id))
+        assert command is not None
+        region.do(command)
+        region.sleep(1)
+
+    assert len(list(region.store.jobs.children("default", job.id))) == 2
+
+
+def test_a_forced_launch_is_named_after_the_whole_second_it_comes_in() -> None:
+    region = Region()
+    job = region.register(a_periodic())
+
+    launch = forced_launch(region.store, "default", job.id, region.now_ns + 999_999_999, region.new_id)
+
+    assert launch.launch_ns == region.now_ns
+    assert launch.child.id == f"{job.id}/periodic-{region.now_ns // NS}"

@@ -20,7 +20,7 @@ from fedsched.state.tables.evaluations import evaluation_write
 from fedsched.state.tables.nodes import NodeDeregister, node_upsert
 from fedsched.state.tables.plans import PlanApply
 from tests.builders import a_job, a_node, an_id
-from tests.server.leader.counter import Counter, pending, run_at_counter
+from tests.server.leader.counter import Counter, blocked, nothing, pending, run_at_counter, take
 from tests.server.leader.site import EVICT, placing, stopping
 
 
@@ -401,7 +401,28 @@ def test_a_node_that_refuses_too_often_is_made_ineligible_with_the_plan() -> Non
     run_at_counter(scenario, rejections=RejectionSettings(is_enabled=True, threshold=1))
 
 
-def test_a_plan_made_ahead_of_the_leaders_own_state_waits_for_it() -> None:
+def test_plans_that_are_refused_as_a_whole_count_against_their_node_too() -> None:
+    async def scenario(counter: Counter) -> None:
+        counter.register()
+        counter.put_nodes(a_node(1, cpu=100))
+        tokens = await in_hand(counter, 1)
+        answers = []
+        for number in (1, 2, 3):
+            plan = a_plan(counter, placed=(placing([number], [0]),))
+            answers.append(await counter.applier.submit(an_id(1), tokens[1], plan))
+
+            row = counter.store.nodes.get(an_id(1))
+            assert row is not None
+            assert row.eligibility == ("ineligible" if number == 3 else "eligible")
+
+        assert all(not answer.outcome.is_progress for answer in answers)
+        assert {answer.rejected_nodes for answer in answers} == {(an_id(1),)}
+        assert answers[-1].outcome.refresh_index == counter.store.index
+
+    run_at_counter(scenario, rejections=RejectionSettings(is_enabled=True, threshold=3))
+
+
+def test_a_plan_made_ahead_of_the_leaders_own_state_waits_for_it_for_ten_seconds_at_most() -> None:
     async def scenario(counter: Counter) -> None:
         counter.register()
         counter.put_nodes(a_node(1))
@@ -416,8 +437,10 @@ def test_a_plan_made_ahead_of_the_leaders_own_state_waits_for_it() -> None:
         assert isinstance(sent.answers[1], PlanAnswer)
 
         far = a_plan(counter, placed=(placing([2], [0]),), snapshot_index=counter.store.index + 100)
+        began = trio.current_time()
         with pytest.raises(PlanQueueDisabled, match="the plan was made at"):
             await counter.applier.submit(an_id(1), tokens[1], far)
+        assert trio.current_time() - began == pytest.approx(10)
 
     run_at_counter(scenario)
 
@@ -463,5 +486,45 @@ def test_refusals_are_counted_and_those_without_a_reason_apart() -> None:
         counter.put_nodes(a_node(1, cpu=100, status=NodeStatus.DOWN))
         await counter.applier.submit(an_id(1), tokens[1], stale)
         assert counter.gauge("plan.refused_at_same_index") == 1
+
+    run_at_counter(scenario)
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["all of it is taken", "a node leaves"])
+def test_room_that_a_plan_did_not_take_in_the_end_is_news_to_those_who_found_none_beside_it(leaves: bool) -> None:
+    async def scenario(counter: Counter) -> None:
+        counter.register()
+        counter.put_nodes(a_node(1), a_node(2))
+        tokens = await in_hand(counter, 1)
+        counter.put(blocked(2, "db", snapshot_index=counter.store.index))
+        counter.proposals.is_held = True
+        async with trio.open_nursery() as nursery:
+            sent = Submissions(counter, nursery)
+            sent.send(1, tokens[1], a_plan(counter, placed=(placing([1, 2], [0, 1]),)))
+            await trio.sleep(0.1)
+            if leaves:
+                counter.proposals.overtake(NodeDeregister(ids=(an_id(1),)))
+            assert await nothing(counter)
+            counter.proposals.apply()
+
+        if leaves:
+            assert (await take(counter)).delivery.ticket.id == an_id(2)
+        assert await nothing(counter)
+
+    run_at_counter(scenario)
+
+
+def test_room_of_a_plan_that_could_not_be_committed_is_news_too() -> None:
+    async def scenario(counter: Counter) -> None:
+        counter.register()
+        counter.put_nodes(a_node(1))
+        tokens = await in_hand(counter, 1)
+        counter.put(blocked(2, "db", snapshot_index=counter.store.index))
+        counter.proposals.refuse = Unavailable("no quorum")
+
+        with pytest.raises(Unavailable):
+            await counter.applier.submit(an_id(1), tokens[1], a_plan(counter, placed=(placing([1], [0]),)))
+
+        assert (await take(counter)).delivery.ticket.id == an_id(2)
 
     run_at_counter(scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
@@ -303,6 +304,16 @@ def test_a_disconnected_node_takes_only_the_word_unknown() -> None:
     assert site.check(site.a_plan(updated=(UpdatedGroup(group="group", ids=ids([1])),))).rejected == why
 
 
+def test_a_disconnected_node_lets_what_is_unknown_there_go_on() -> None:
+    site = Site(a_node(1))
+    site.submit(site.a_plan(placed=(placing([1], [0]),)))
+    site.put_node(a_node(1, status=NodeStatus.DISCONNECTED))
+    site.submit(site.a_plan(stopped=(stopping([1], desired=RUN, client_status=UNKNOWN),)))
+
+    assert site.check(site.a_plan(updated=(UpdatedGroup(group="group", ids=ids([1])),))).is_whole
+    assert site.check(site.a_plan(stopped=(stopping([1], desired=RUN),))).is_whole
+
+
 @pytest.mark.parametrize(("replace", "passes"), [(False, True), (True, False), (None, False)])
 def test_a_node_that_is_down_takes_the_word_unknown_only_for_groups_that_want_no_replacement(
     replace: bool | None, passes: bool
@@ -403,6 +414,8 @@ def test_columns_of_what_is_left_stay_in_step() -> None:
         [1, 0, 2, 0],
         own={0: shared(cpu=1), 1: shared(cpu=2), 2: shared(cpu=3)},
         previous=ids([11, 12, 13, 14]),
+        score_names="binpack,devices",
+        scores=struct.pack("<8f", 1, 2, 3, 4, 5, 6, 7, 8),
         cpu=500,
     )
 
@@ -411,6 +424,7 @@ def test_columns_of_what_is_left_stay_in_step() -> None:
     left = verdict.command.placed[0]
     assert left.ids == ids([1, 3])
     assert left.previous == ids([11, 13])
+    assert struct.unpack("<4f", left.scores) == (1, 3, 5, 7)
     assert [int.from_bytes(left.name_indexes[at : at + 4], "little") for at in (0, 4)] == [0, 2]
     assert [int.from_bytes(left.own_at[at : at + 4], "little") for at in (0, 4)] == [0, 1]
     site.commit(verdict.command)

@@ -20,7 +20,7 @@ from fedsched.model.node_resources import (
 from fedsched.model.resources import AllocatedDevice, AllocatedResources, AllocatedSharedResources
 from fedsched.model.volume import VolumeRequest
 from tests.builders import a_group, a_job, a_node, an_id
-from tests.server.leader.overcommit import overcommitted
+from tests.overcommit import overcommitted
 from tests.server.leader.site import (
     COMPLETE,
     Site,
