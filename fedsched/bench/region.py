@@ -35,6 +35,8 @@ SECONDS: Final = 300.0
 """A thousand jobs of a thousand, or as many of them as fit in this time."""
 DRIVERS: Final = 4
 """Jobs submitted at the same time."""
+BACKLOG: Final = 20_000
+"""Allocations placed and not yet reported as running, at most: what is measured is a rate that can be kept up."""
 PATIENCE_S: Final = 60.0
 SETTLE_S: Final = 10.0
 CLASSES: Final = 5
@@ -55,12 +57,15 @@ def a_job(number: int, count: int) -> Job:
 class Load:
     """Submits jobs until time is up, each followed until its evaluation is over."""
 
-    def __init__(self, addresses: list[str], seconds: float, count: int) -> None:
+    def __init__(self, addresses: list[str], fleet: NodesProcess, seconds: float, count: int) -> None:
         self._addresses = addresses
+        self._fleet = fleet
+        self._running_before: int = fleet.tally["running"]
         self._seconds = seconds
         self._count = count
         self._lock = threading.Lock()
         self._next = 0
+        self._placed = 0
         self.placed: list[tuple[float, int]] = []
         """When evaluations ended, and how many allocations each had placed."""
         self.latencies: list[float] = []
@@ -77,6 +82,9 @@ class Load:
     def _drive(self, number: int) -> None:
         with connect(self._addresses[number % len(self._addresses)]) as client:
             while time.monotonic() - self.began < self._seconds:
+                if self._backlog() > BACKLOG:
+                    time.sleep(0.02)
+                    continue
                 with self._lock:
                     self._next, job = self._next + 1, self._next
                 if job >= JOBS:
@@ -86,6 +94,11 @@ class Load:
                 except FedschedError as error:
                     self.errors.append(str(error))
                     return
+
+    def _backlog(self) -> int:
+        """Allocations that clients have not reported on yet."""
+        running: int = self._fleet.tally["running"]
+        return self._placed - (running - self._running_before)
 
     def _one(self, client: Client, number: int) -> None:
         began = time.monotonic()
@@ -104,6 +117,7 @@ class Load:
         with self._lock:
             self.latencies.append(time.monotonic() - began)
             self.placed.append((time.monotonic() - self.began, placed))
+            self._placed += placed
 
 
 def run(options: BenchOptions) -> BenchResult:
@@ -123,7 +137,7 @@ def run(options: BenchOptions) -> BenchResult:
             )
         options.say(f"{JOBS:,} jobs of {PER_JOB:,}, or as many as fit in {seconds:.0f} s ...")
         before = _Measured(servers, fleet)
-        load = Load(addresses, seconds, PER_JOB)
+        load = Load(addresses, fleet, seconds, PER_JOB)
         load.run()
         took = time.monotonic() - load.began
         placed = sum(count for _, count in load.placed)

@@ -1,8 +1,8 @@
 """How long a server lets news gather before it passes them on.
 
 A server with little to do passes everything on at once. Under load, gathering saves more than it costs: twice as long
-a wait is half as many frames. How much load there is shows in one thing that needs no measuring of its own: how late
-the event loop wakes somebody who asked for a time.
+a wait is half as many frames. How much load there is shows in two things that need no measuring of their own: how late
+the event loop wakes somebody who asked for a time, and whether there is room for what is sent.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Pace:
         """When to pass on news that came now, with the last ones passed on at `last`."""
         return max(last + self.window_s, now + SOON_S)
 
-    def woke(self, late_s: float) -> None:
-        """Somebody who asked to be woken was woken so much later."""
-        if late_s > LATE_S:
+    def woke(self, late_s: float, *, is_stuck: bool = False) -> None:
+        """Somebody who asked to be woken was woken so much later; many for whom there are news do not read them."""
+        if late_s > LATE_S or is_stuck:
             self.window_s = min(LONGEST_S, self.window_s * 1.5)
         else:
             self.window_s = max(SHORTEST_S, self.window_s * 0.8)

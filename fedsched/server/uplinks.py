@@ -35,6 +35,9 @@ GATHERED_MAX: Final = 200_000
 """Changed slots gathered for all nodes before they are all looked at anew."""
 NODES_AT_ONCE: Final = 64
 """Frames made before everybody else gets a turn."""
+STUCK_SHARE: Final = 0.05
+STUCK_FEW: Final = 16
+"""If more of the streams than these have no room for what is sent, clients are behind: fewer frames help them."""
 ACK_S: Final = 0.05
 ACK_BEHIND_S: Final = 1.0
 """How long it waits for company, once a report is written, to say so."""
@@ -250,15 +253,16 @@ class Uplinks:
             await self._send_news()
 
     async def _send_news(self) -> None:
-        last = -1.0
+        last, is_stuck = -1.0, False
         while True:
             await self._wait_news()
             due = self._pace.due_at(last, trio.current_time())
             await trio.sleep_until(due)
             last = trio.current_time()
-            self._pace.woke(last - due)
+            self._pace.woke(last - due, is_stuck=is_stuck)
             await self._send_gathered()
             await self._send_alone()
+            is_stuck = len(self._alone) > max(STUCK_FEW, STUCK_SHARE * len(self._by_node))
             await self._send_acks(last)
 
     async def _wait_news(self) -> None:

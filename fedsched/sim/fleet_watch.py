@@ -26,6 +26,8 @@ NS: Final = 1_000_000_000
 LOOK_S: Final = 0.25
 UNBLOCK_S: Final = 1.0
 """From the commit that gives room to the moment when the evaluation is back with the broker."""
+DELAYED_S: Final = 2.0
+"""From the time that an evaluation waits for, by whatever wall clocks say, to the moment when it is up."""
 PROGRESS_S: Final = 10.0
 LAUNCH_S: Final = 6.0
 MINUTE_NS: Final = 60 * NS
@@ -49,10 +51,22 @@ class FleetWatch:
                 self._fits_since.clear()
                 continue
             self._blocked(leader)
+            if self._world.steady_s > DELAYED_S:
+                self._delayed(leader)
             if self._world.steady_s > LAUNCH_S:
                 self._launches(leader)
             if self._world.steady_s > PROGRESS_S:
                 self._deployments(leader)
+
+    # ------------------------------------------------------------------ R-20
+
+    def _delayed(self, leader: FleetServer) -> None:
+        """R-20: no evaluation waits for a time that has come."""
+        now_ns = self._world.wall_ns
+        for row in leader.store.evaluations.with_status("pending"):
+            if row.wait_until_ns + DELAYED_S * NS < now_ns and leader.broker.core.waits(row.id):
+                what = f"{row.id} of {row.job_id} still waits, {(now_ns - row.wait_until_ns) / NS:.0f} s past its time"
+                raise Broken("R-20 delays end in time", what, leader.name)
 
     # ------------------------------------------------------------------ R-24
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -208,7 +209,7 @@ class TestFailed:
     @pytest.mark.parametrize("kind", ["service", "batch"])
     def test_one_whose_follow_up_found_no_room_is_replaced_as_soon_as_there_is_some(self, kind: str) -> None:
         region = ToyRegion(some_nodes(1))
-        only_service = {"update": None, "migrate": None} if kind == "batch" else {}
+        only_service: dict[str, Any] = {"update": None, "migrate": None} if kind == "batch" else {}
         job = a_simple(1, type=kind, reschedule_policy=IN_HALF_A_MINUTE, **only_service)
         (old,) = region.go(job)
         region.report([old], ClientStatus.FAILED)

@@ -40,3 +40,12 @@ def test_clients_are_asked_to_gather_longer_while_the_server_is_behind() -> None
     for _ in range(20):
         pace.woke(LATE_S)
     assert (pace.is_behind, pace.clients_ms) == (False, CLIENTS_MS)
+
+
+def test_the_window_grows_as_well_while_clients_do_not_read() -> None:
+    pace = Pace()
+    while not pace.is_behind:
+        pace.woke(0.0, is_stuck=True)
+    for _ in range(20):
+        pace.woke(0.0)
+    assert pace.window_s == SHORTEST_S

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from fedsched.server import uplinks as uplinks_module
+from fedsched.server.pace import SHORTEST_S
 from fedsched.server.uplinks import PENDING_MAX
 from fedsched.state.changes import Changes
 from fedsched.state.tables.alloc_updates import AllocStatusUpdate, Reap
@@ -43,6 +44,23 @@ def test_a_slow_reader_is_no_trouble_to_others() -> None:
         assert (len(slow.unread), quick.frame().is_whole) == (0, False)
 
     run(story)
+
+
+def test_many_that_do_not_read_are_sent_fewer_and_larger_frames() -> None:
+    async def story(site: Site) -> None:
+        clients = [await site.join(number, room=2) for number in range(1, 41)]
+        assert not site.reports.pace.is_behind
+        for turn in range(30):
+            numbers = list(range(1 + 40 * turn, 41 + 40 * turn))
+            site.place(numbers, list(range(40)))
+            await trio.sleep(2 * SHORTEST_S)
+        assert site.reports.pace.is_behind
+        for client in clients:
+            client.room = 1_000
+        await trio.sleep(5)
+        assert all(len(client.frames()) <= 4 and len(client.knows) == 30 for client in clients)
+
+    run(story, nodes=40)
 
 
 def test_a_reader_that_lags_too_far_behind_starts_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -276,16 +276,17 @@ def test_a_drain_that_was_changed_or_called_off_meanwhile_is_not_ended_as_done()
 
 
 @pytest.mark.parametrize(
-    ("status", "drains"), [("pending", True), ("running", True), ("unknown", True), ("complete", False)]
+    ("client", "drains"), [("pending", True), ("running", True), ("unknown", True), ("complete", False)]
 )
-def test_a_drain_is_not_ended_by_who_has_not_seen_what_came_since_unless_it_is_over(status: str, drains: bool) -> None:
+def test_a_drain_is_not_ended_by_who_has_not_seen_what_came_since_unless_it_is_over(client: str, drains: bool) -> None:
     world = World()
-    world.nodes(1)
+    register(world)
+    status(world, "ready")
     world.register(a_job())
     world.do(NodeDrainUpdate(updates=(NodeDrainWrite(id=NODE, strategy=STRATEGY),)))
     seen = world.index
     world.place([1], [0])
-    world.do(AllocStatusUpdate(ids=ids([1]), statuses=bytes([CLIENT_CODES[ClientStatus(status)]])))
+    world.do(AllocStatusUpdate(ids=ids([1]), statuses=bytes([CLIENT_CODES[ClientStatus(client)]])))
     done = NodeDrainWrite(id=NODE, strategy=STRATEGY, is_complete=True, as_of=seen)
 
     world.do(NodeDrainUpdate(updates=(done,)))

@@ -163,6 +163,10 @@ class BrokerCore:
     def has_waiting(self) -> bool:
         return bool(self._waiting)
 
+    def waits(self, evaluation_id: str) -> bool:
+        """Whether this one is delayed, and its time has not come."""
+        return evaluation_id in self._waiting
+
     def drop_waiting(self, evaluation_id: str) -> bool:
         """Forget a delayed evaluation whose reason is gone; false if none of this id waits for its time."""
         if self._waiting.pop(evaluation_id, None) is None:

@@ -503,3 +503,23 @@ def test_only_what_waits_for_its_time_can_be_dropped() -> None:
 
     assert not broker.drop_waiting("ready")
     assert broker.names() == ["ready"]
+
+
+@pytest.mark.parametrize(("jump_s", "due"), [(25.0, 5.0), (-60.0, 90.0)])
+def test_delayed_evaluations_and_nothing_else_follow_a_clock_that_jumps(jump_s: float, due: float) -> None:
+    broker = Broker()
+    broker.put("nacked", job="other")
+    broker.failed(broker.must_get())
+    broker.put("later", wait_s=30)
+
+    broker.clock_moved(jump_s)
+
+    assert broker.waits("later")
+    assert not broker.waits("nacked")
+    assert broker.wake_at() == 1  # a second after the nack, whatever clocks on the wall say
+    broker.pass_time(1)
+    assert broker.names() == ["nacked"]
+    assert broker.wake_at() == due
+    broker.pass_time(due - 1)
+    assert broker.names() == ["later"]
+    assert not broker.waits("later")
