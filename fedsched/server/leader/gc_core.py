@@ -265,7 +265,7 @@ def _is_result_needed(kind: str, job: JobRow | None) -> bool:
 def collectible(state: State, slots: Slots, job: JobRow | None, cutoff_ns: int, now_ns: int) -> Slots:
     """Those of these allocations that may go."""
     rows = state.allocations.columns.read(slots)
-    good = _is_terminal(rows) & ~_may_run(rows) & (rows["modify_time"] <= cutoff_ns)
+    good = _is_terminal(rows) & ~_may_run(state, rows) & (rows["modify_time"] <= cutoff_ns)
     if job is not None and not job.stop and job.status != DEAD:
         asking = good & (rows["client_status"] == FAILED) & (rows["desired"] != STOP)
         whole = state.jobs.of_row(job) if bool(asking.any()) else None
@@ -368,10 +368,17 @@ def _is_terminal(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return ended
 
 
-def _may_run(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whose client has not said yet that it is over, or that it never began: its place is taken until then."""
+def _may_run(state: State, rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whose client has not said yet that it is over, or that it never began: its place is taken until then.
+
+    A node that is forgotten has no places, and nobody left to say so.
+    """
     status = rows["client_status"]
     unsaid: np.ndarray[tuple[int], np.dtype[np.bool_]] = (status == RUNNING) | (status == PENDING)
+    for node in np.unique(rows["node"][unsaid]).tolist():
+        known = state.nodes.at(node)
+        if known is None or state.nodes.get(known.node_id) is None:
+            unsaid &= rows["node"] != node
     return unsaid
 
 
@@ -381,7 +388,7 @@ def _is_older(origin: OriginRow, job: JobRow) -> bool:
 
 def _ended(state: State, slots: Slots) -> Slots:
     rows = state.allocations.columns.read(slots)
-    found: Slots = slots[_is_terminal(rows) & ~_may_run(rows)]
+    found: Slots = slots[_is_terminal(rows) & ~_may_run(state, rows)]
     return found
 
 

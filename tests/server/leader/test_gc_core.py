@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedsched.model.alloc import Allocation, ClientStatus, RescheduleEvent, RescheduleTracker
@@ -29,6 +30,7 @@ from fedsched.server.leader.gc_core import (
 )
 from fedsched.state.tables.job_rows import JobRow
 from fedsched.state.tables.jobs import JobTag
+from fedsched.state.tables.nodes import NodeDeregister
 from tests.builders import a_group, a_job, an_alloc, an_id
 from tests.server.leader.worlds import NS, START_NS, Region, own_fields
 from tests.state.worlds import ids, problems
@@ -528,3 +530,17 @@ def test_of_older_versions_of_a_batch_job_too_only_what_clients_have_confirmed_g
     region.sleep(48 * HOUR)
 
     assert reaped(region, "evaluation") == ([], ids([1]))
+
+
+def test_what_a_forgotten_node_never_confirmed_goes_all_the_same() -> None:
+    region = dead()
+    region.register(a_job("more"))
+    region.place([5], [0], job="more")
+    region.stop_allocs([5], job="more")
+    slots = np.array([region.store.allocations.slot_of(an_id(5))], dtype=np.int64)
+    row = region.store.jobs.row("default", "more")
+    later_ns = region.now_ns + 1
+    assert gc_core.collectible(region.store, slots, row, later_ns, later_ns).tolist() == []
+    region.do(NodeDeregister(ids=(an_id(1),)))
+
+    assert gc_core.collectible(region.store, slots, row, later_ns, later_ns).tolist() == slots.tolist()
