@@ -253,7 +253,10 @@ class FleetServer:
 
 
 class _Watched:
-    """Looks at every plan before it leaves its worker, on the state that it was made from."""
+    """Looks at every plan before it leaves its worker, on the state that it was made from.
+
+    A leader's workers also count what plans on their way to the log will take, which that state does not show yet.
+    """
 
     def __init__(self, server: FleetServer, source: WorkSource) -> None:
         self._server = server
@@ -264,7 +267,7 @@ class _Watched:
         self._submit = source.submit
 
     async def submit(self, assignment: Assignment, plan: PlanApply, *, priority: int, all_at_once: bool) -> PlanAnswer:
-        if plan.snapshot_index == self._server.store.index:
+        if plan.snapshot_index == self._server.store.index and not self._server.applier.flights:
             self._server.world.checks.proposed(self._server.store, plan)
         return await self._submit(assignment, plan, priority=priority, all_at_once=all_at_once)
 

@@ -99,7 +99,7 @@ class PlanApplier:
         self._due = trio.Event()
         self._term = 0
         self._epoch: int | None = None
-        self._meters = PlanMeters(desk.metrics, depth=lambda: len(self._queue), in_flight=lambda: len(self._flights))
+        self._meters = PlanMeters(desk.metrics, depth=lambda: len(self._queue), in_flight=lambda: self.flights)
         feed.before.append(self._land_up_to)
 
     # ------------------------------------------------------------------ for workers
@@ -143,6 +143,11 @@ class PlanApplier:
         return PlanAnswer(answer.outcome, is_acked=True)
 
     # ------------------------------------------------------------------ the office
+
+    @property
+    def flights(self) -> int:
+        """Plans that are checked and not yet committed; the fleet counts what they will take."""
+        return len(self._flights)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         role = self._desk.raft.role
