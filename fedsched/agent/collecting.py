@@ -17,8 +17,8 @@ import trio
 
 from fedsched.telemetry.log import Logger
 
-YOUNG: Final = 2_000
-"""Objects made since the last look, those gone again not counted: about a millisecond of looking."""
+YOUNG: Final = 1_000
+"""Objects made since the last look, those gone again not counted: less than a millisecond of looking."""
 TURNS: Final = 4
 """After so many looks at the newest, the survivors are looked at once more and set aside."""
 NEVER: Final = 1_000_000_000

@@ -35,7 +35,7 @@ SECONDS: Final = 300.0
 """A thousand jobs of a thousand, or as many of them as fit in this time."""
 DRIVERS: Final = 4
 """Jobs submitted at the same time."""
-BACKLOG: Final = 20_000
+BACKLOG: Final = 60_000
 """Allocations placed and not yet reported as running, at most: what is measured is a rate that can be kept up."""
 PATIENCE_S: Final = 60.0
 SETTLE_S: Final = 10.0
@@ -66,6 +66,8 @@ class Load:
         self._lock = threading.Lock()
         self._next = 0
         self._placed = 0
+        self.full_at = 0.0
+        """When the backlog was full for the first time; until then more is placed than can be kept up."""
         self.placed: list[tuple[float, int]] = []
         """When evaluations ended, and how many allocations each had placed."""
         self.latencies: list[float] = []
@@ -83,6 +85,7 @@ class Load:
         with connect(self._addresses[number % len(self._addresses)]) as client:
             while time.monotonic() - self.began < self._seconds:
                 if self._backlog() > BACKLOG:
+                    self.full_at = self.full_at or time.monotonic() - self.began
                     time.sleep(0.02)
                     continue
                 with self._lock:
@@ -181,7 +184,7 @@ def _result(load: Load, took: float, settled: float, before: _Measured, after: _
         "placed_per_s": round(placed / took, 1),
         "received_per_s": round((after.tally["received"] - before.tally["received"]) / settled, 1),
         "reported_per_s": round((after.tally["running"] - before.tally["running"]) / settled, 1),
-        "last_over_first_decile": round(_deciles(load.placed, took), 3),
+        "last_over_first_decile": round(_deciles(load.placed, load.full_at, took), 3),
         "server_cpu_us_per_alloc": round(sum(cpu) / placed * 1e6, 1),
         "nodes_cpu_us_per_alloc": round((after.nodes_cpu_s - before.nodes_cpu_s) / placed * 1e6, 1),
         "bytes_per_alloc": round(sum(after.memory) / len(after.memory) * (1 << 20) / placed, 1),
@@ -195,15 +198,18 @@ def _result(load: Load, took: float, settled: float, before: _Measured, after: _
             "number": number,
             "cpu_s": round(used, 2),
             "stall_ms": round(stall, 2),
+            "registering_stall_ms": round(earlier, 2),
             "rss_mib": round(mib),
         }
-        for number, (used, stall, mib) in enumerate(zip(cpu, after.stalls, after.memory, strict=True), 1)
+        for number, (used, stall, earlier, mib) in enumerate(
+            zip(cpu, after.stalls, before.stalls, after.memory, strict=True), 1
+        )
     ]
     rows += [
         {"what": "processor", "part": part, "us_per_alloc": round(used_s / placed * 1e6, 2)}
         for part, used_s in by_part(cpu, before.samples, after.samples)
     ]
-    rows += [{"what": "placed", "from_s": at, "per_s": rate} for at, rate in rates(load.placed, took)]
+    rows += [{"what": "placed", "from_s": at, "per_s": rate} for at, rate in rates(load.placed, 0.0, took)]
     tally = {name: after.tally[name] for name in ("registered", "received", "running", "errors")}
     rows.append({"what": "nodes", **tally})
     notes = tuple(load.errors[:3])
@@ -221,17 +227,18 @@ def by_part(cpu: list[float], before: list[dict[str, float]], after: list[dict[s
     return sorted(found.items(), key=lambda one: -one[1])
 
 
-def rates(placed: list[tuple[float, int]], took: float) -> list[tuple[float, float]]:
+def rates(placed: list[tuple[float, int]], since: float, took: float) -> list[tuple[float, float]]:
     """Allocations per second in each tenth of the time."""
-    width = took / 10
+    width = (took - since) / 10
     found = []
     for tenth in range(10):
-        count = sum(count for at, count in placed if tenth * width <= at < (tenth + 1) * width)
-        found.append((round(tenth * width, 1), round(count / width, 1)))
+        start = since + tenth * width
+        count = sum(count for at, count in placed if start <= at < start + width)
+        found.append((round(start, 1), round(count / width, 1)))
     return found
 
 
-def _deciles(placed: list[tuple[float, int]], took: float) -> float:
-    """The rate in the last tenth of the time over that in the first."""
-    tenths = rates(placed, took)
+def _deciles(placed: list[tuple[float, int]], since: float, took: float) -> float:
+    """The rate in the last tenth of the time over that in the first, from when the backlog was full."""
+    tenths = rates(placed, since, took)
     return tenths[-1][1] / tenths[0][1] if tenths[0][1] else 0.0

@@ -45,7 +45,7 @@ LOOK_S: Final = 1.0
 AGAIN_S: Final = 0.5
 """After something went wrong, at least."""
 NODES_PER_LINK: Final = 100
-AT_ONCE: Final = 4
+AT_ONCE: Final = 2
 """Registrations under way per link."""
 DRIVERS: Final = ("mock_driver", "raw_exec", "exec", "java", "docker")
 """They pretend to have them all, so that any job file can be tried."""

@@ -12,7 +12,7 @@ from fedsched.raft.core import RaftCore
 from fedsched.raft.entry import Entry, EntryKind
 from fedsched.raft.machine import Machine
 
-SLICE_S: Final = 0.005
+SLICE_S: Final = 0.002
 """Longer would make heartbeats late; shorter would spend the time on switching."""
 
 

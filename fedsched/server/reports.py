@@ -17,7 +17,7 @@ from fedsched.model.ids import uuid_bytes
 from fedsched.rpc.methods.node import NodeReportsReply, NodeReportsRequest
 from fedsched.rpc.methods.node_frames import NodeReport
 from fedsched.server.leader.client_updates_core import BATCH_BYTES, BATCH_IDS, Report, check_shape
-from fedsched.server.pace import Pace
+from fedsched.server.pace import SHORTEST_S, SOON_S, Pace
 from fedsched.telemetry.log import Logger
 
 PENDING_IDS_MAX: Final = 8 * BATCH_IDS
@@ -75,7 +75,7 @@ class Reports:
                 self._filled = trio.Event()
                 await self._filled.wait()
             if self._count < BATCH_IDS:
-                await trio.sleep_until(self.pace.due_at(last, trio.current_time()))
+                await trio.sleep_until(max(last + SHORTEST_S, trio.current_time() + SOON_S))
             last = trio.current_time()
             await self._pass_on(self._batch())
 

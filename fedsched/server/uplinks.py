@@ -33,14 +33,13 @@ PENDING_MAX: Final = 20_000
 """Changed slots noted for one node that does not read before it is sent everything anew."""
 GATHERED_MAX: Final = 200_000
 """Changed slots gathered for all nodes before they are all looked at anew."""
-NODES_AT_ONCE: Final = 64
+NODES_AT_ONCE: Final = 16
 """Frames made before everybody else gets a turn."""
 STUCK_SHARE: Final = 0.05
 STUCK_FEW: Final = 16
 """If more of the streams than these have no room for what is sent, clients are behind: fewer frames help them."""
 ACK_S: Final = 0.05
-ACK_BEHIND_S: Final = 1.0
-"""How long it waits for company, once a report is written, to say so."""
+"""How long it waits for company, at least, once a report is written, to say so."""
 NOBODY: Final = np.iinfo(np.int64).max
 NODES_TABLE: Final = "nodes"
 
@@ -145,6 +144,8 @@ class Uplinks:
         """Those that something waits for beside what has gathered for all."""
         self._acks: deque[tuple[float, Uplink]] = deque()
         self._encoded = Encoded()
+        self._frames = 0
+        """Made so far."""
         self._news = trio.Event()
         machine.listen(self._changed)
 
@@ -254,12 +255,14 @@ class Uplinks:
 
     async def _send_news(self) -> None:
         last, is_stuck = -1.0, False
+        before = 0
         while True:
             await self._wait_news()
             due = self._pace.due_at(last, trio.current_time())
             await trio.sleep_until(due)
             last = trio.current_time()
-            self._pace.woke(last - due, is_stuck=is_stuck)
+            self._pace.woke(last - due, frames=self._frames - before, is_stuck=is_stuck)
+            before = self._frames
             await self._send_gathered()
             await self._send_alone()
             is_stuck = len(self._alone) > max(STUCK_FEW, STUCK_SHARE * len(self._by_node))
@@ -275,7 +278,7 @@ class Uplinks:
 
     @property
     def _ack_s(self) -> float:
-        return ACK_BEHIND_S if self._pace.is_behind else ACK_S
+        return max(ACK_S, self._pace.window_s)
 
     async def _send_gathered(self) -> None:
         """What changed for many nodes, read and sorted once."""
@@ -303,6 +306,7 @@ class Uplinks:
                 self._wait_alone(uplink)
                 continue
             uplink.out.add(reading, start, end, pace_ms=self._pace.clients_ms)
+            self._frames += 1
             self._sent[node] = reading.index
             if not uplink.push():
                 self._wait_alone(uplink)
@@ -330,6 +334,7 @@ class Uplinks:
             if uplink.push() and (not uplink.is_plain or uplink.out.written != uplink.out.told_written):
                 state = self._machine.store
                 sent = int(self._sent[uplink.node_slot])
+                self._frames += 1
                 sent = uplink.take(state, self._encoded, sent, self._shared_index, self._pace.clients_ms)
                 self._sent[uplink.node_slot] = sent
             if not uplink.push():
@@ -344,6 +349,7 @@ class Uplinks:
             if out.written == out.told_written or self._by_node.get(uplink.node_slot) is not uplink:
                 continue
             if uplink.is_plain:
+                self._frames += 1
                 out.add_ack(int(self._sent[uplink.node_slot]), self._pace.clients_ms)
                 uplink.push()
             if not uplink.is_plain:
