@@ -9,6 +9,7 @@ has survived two of them is set aside (frozen). Once in a long while everything 
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -22,12 +23,15 @@ YOUNG: Final = 1_000
 TURNS: Final = 4
 """After so many looks at the newest, the survivors are looked at once more and set aside."""
 NEVER: Final = 1_000_000_000
+TURN_S: Final = 0.0005
+"""How long another thread (the log's, a snapshot's) may keep the event loop waiting: Python's own 5 ms add up."""
 WHOLE_S: Final = 6 * 3600.0
 """Between two looks at everything."""
 
 
 def collect_briefly() -> None:
-    """Set this process to short collections. Calling it again changes nothing."""
+    """Set this process to short collections and short turns of its threads. Calling it again changes nothing."""
+    sys.setswitchinterval(TURN_S)
     gc.set_threshold(YOUNG, TURNS, NEVER)
     if _set_aside not in gc.callbacks:
         gc.callbacks.append(_set_aside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,10 +14,11 @@ from fedsched.telemetry.log import HUB
 
 @pytest.fixture(autouse=True)
 def quick_agents(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
+    thresholds, callbacks, turn_s = gc.get_threshold(), list(gc.callbacks), sys.getswitchinterval()
     monkeypatch.setattr(joining, "ROUND_S", 0.02)
     monkeypatch.setattr(gc, "freeze", lambda: None)
     yield
     gc.set_threshold(*thresholds)
+    sys.setswitchinterval(turn_s)
     gc.callbacks[:] = callbacks
     HUB.configure(level="off", sink=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from fedsched.agent import collecting
-from fedsched.agent.collecting import NEVER, TURNS, WHOLE_S, YOUNG, collect_briefly, collect_wholly
+from fedsched.agent.collecting import NEVER, TURN_S, TURNS, WHOLE_S, YOUNG, collect_briefly, collect_wholly
 from fedsched.telemetry.log import Hub
 
 
@@ -24,10 +25,11 @@ class Thing:
 @pytest.fixture(autouse=True)
 def quick_agents() -> Iterator[None]:
     """The collector is everybody's: left as it was found."""
-    thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
+    thresholds, callbacks, turn_s = gc.get_threshold(), list(gc.callbacks), sys.getswitchinterval()
     yield
     gc.callbacks[:] = callbacks
     gc.set_threshold(*thresholds)
+    sys.setswitchinterval(turn_s)
     gc.unfreeze()
     gc.collect()
 
@@ -40,6 +42,7 @@ def test_collections_look_at_the_young_only_and_asking_twice_changes_nothing() -
     collect_briefly()
     collect_briefly()
     assert gc.get_threshold() == (YOUNG, TURNS, NEVER)
+    assert sys.getswitchinterval() == pytest.approx(TURN_S)
     assert gc.callbacks.count(collecting._set_aside) == 1
 
 
