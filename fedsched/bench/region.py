@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from fedsched.bench.frame import BenchOptions, BenchResult
@@ -129,6 +130,7 @@ def run(options: BenchOptions) -> BenchResult:
     nodes = options.count or NODES
     with ExitStack() as stack:
         servers = _start(stack, options)
+        stack.enter_context(_last_words(servers))
         addresses = [server.address for server in servers]
         shape = {"count": nodes, "classes": CLASSES, "seed": options.seed, **CAPACITY}
         fleet = NodesProcess(addresses, shape)
@@ -159,6 +161,18 @@ def _start(stack: ExitStack, options: BenchOptions) -> list[AgentProcess]:
         servers.append(AgentProcess(f"s{number}", options.directory, triple, peers, SERVERS))
         stack.callback(servers[-1].stop)
     return servers
+
+
+@contextmanager
+def _last_words(servers: list[AgentProcess]) -> Iterator[None]:
+    """Whatever fails because a server is gone is told with what that server said at its end."""
+    try:
+        yield
+    except FedschedError as error:
+        gone = [words for server in servers if (words := server.last_words())]
+        if not gone:
+            raise
+        raise Unavailable(f"{error}; {'; '.join(gone)}") from error
 
 
 class _Measured:

@@ -60,6 +60,14 @@ class AgentProcess:
             raise Unavailable(f"server {self.name} does not say how late its event loop was")
         return float(lag[1]) * 1000, {part: float(count) for part, count in _SAMPLES.findall(text)}
 
+    def last_words(self) -> str:
+        """What it said when it ended by itself; nothing while it runs."""
+        code = self.process.poll()
+        if code is None:
+            return ""
+        lines = self._log.read_text(errors="replace").splitlines()
+        return f"server {self.name} ended with {code}: {' | '.join(lines[-8:]) or 'without a word'}"
+
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)

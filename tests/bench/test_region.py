@@ -1,0 +1,49 @@
+"""The parts of `bench region` that need no region: how figures come from what was measured, and what is said in the end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedsched.bench.region import _last_words, by_part, rates
+from fedsched.bench.region_processes import AgentProcess
+from fedsched.model.errors import Unavailable
+
+
+def an_ended_server(directory: Path, code: int) -> AgentProcess:
+    server = AgentProcess.__new__(AgentProcess)
+    server.name = "s1"
+    server._log = directory / "s1.log"
+    server._log.write_text("first\nlast\n")
+    server.process = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
+    server.process.wait()
+    return server
+
+
+def test_a_failure_quotes_the_server_that_is_gone(tmp_path: Path) -> None:
+    with (
+        pytest.raises(Unavailable, match=r"no answer; server s1 ended with 3: first \| last"),
+        _last_words([an_ended_server(tmp_path, 3)]),
+    ):
+        raise Unavailable("no answer")
+
+
+def test_a_failure_with_all_servers_up_is_told_as_it_is() -> None:
+    with pytest.raises(Unavailable, match=r"^no answer"), _last_words([]):
+        raise Unavailable("no answer")
+
+
+def test_rates_are_those_of_tenths_of_the_time() -> None:
+    placed = [(0.5, 100), (1.5, 300), (10.5, 50)]
+    assert rates(placed, 0.0, 20.0)[0] == (0.0, 200.0)
+    assert rates(placed, 0.0, 20.0)[5] == (10.0, 25.0)
+    assert rates(placed, 10.0, 20.0)[0] == (10.0, 50.0)
+
+
+def test_processor_time_is_split_by_each_servers_own_samples() -> None:
+    before = [{"apply": 10.0}, {}]
+    after = [{"apply": 40.0, "links": 10.0}, {"apply": 1.0}]
+    assert by_part([4.0, 2.0], before, after) == [("apply", 5.0), ("links", 1.0)]
