@@ -1,4 +1,4 @@
-"""The parts of `bench region` that need no region: how figures come from what was measured, and what is said in the end."""
+"""The parts of `bench region` that need no region: figures from measurements, and what is said in the end."""
 
 from __future__ import annotations
 
