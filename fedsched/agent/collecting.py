@@ -29,7 +29,7 @@ WHOLE_S: Final = 6 * 3600.0
 """Between two looks at everything."""
 
 
-def collect_briefly() -> None:
+def pause_briefly() -> None:
     """Set this process to short collections and short turns of its threads. Calling it again changes nothing."""
     sys.setswitchinterval(TURN_S)
     gc.set_threshold(YOUNG, TURNS, NEVER)

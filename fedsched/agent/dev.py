@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedsched.agent.agent import Agent
-from fedsched.agent.collecting import collect_briefly
+from fedsched.agent.collecting import pause_briefly
 from fedsched.agent.config import AgentConfig, Ports
 from fedsched.agent.main import configure_log, run_until_signal
 from fedsched.agent.region_file import RegionFile
@@ -20,7 +20,7 @@ from fedsched.telemetry.log import get_logger
 def run_dev(regions: Sequence[RegionFile], data_root: str) -> int:
     """Run all servers of all regions until a signal."""
     configure_log(AgentConfig(log_level="warn"))
-    collect_briefly()
+    pause_briefly()
     log = get_logger("agent")
     return run_until_signal(lambda: make_agents(regions, data_root), log, ready=_say_how_to_go_on)
 

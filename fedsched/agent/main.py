@@ -14,7 +14,7 @@ from pathlib import Path
 import trio
 
 from fedsched.agent.agent import Agent
-from fedsched.agent.collecting import collect_briefly, collect_wholly
+from fedsched.agent.collecting import collect_wholly, pause_briefly
 from fedsched.agent.config import AgentConfig
 from fedsched.env.real import RealEnv
 from fedsched.model.errors import FedschedError
@@ -25,7 +25,7 @@ from fedsched.telemetry.log_sinks import FileSink, json_line, stderr_sink, text_
 def run_agent(config: AgentConfig) -> int:
     """Run one agent until it is told to stop; returns the exit code."""
     configure_log(config)
-    collect_briefly()
+    pause_briefly()
     log = get_logger("agent", agent=config.name)
     return run_until_signal(lambda: [Agent(config, env=RealEnv(), log=log)], log)
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import trio
 
-from fedsched.agent.collecting import collect_briefly
+from fedsched.agent.collecting import pause_briefly
 from fedsched.bench.frame import BenchOptions, BenchResult
 from fedsched.bench.simulated_nodes import Shape, SimulatedFleet, make_nodes
 from fedsched.bench.simulated_scripts import BATCH_S
@@ -117,6 +117,6 @@ async def lines_of(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
 
 
 if __name__ == "__main__":
-    collect_briefly()
+    pause_briefly()
     os.nice(NICE)
     trio.run(tell, json.loads(sys.argv[1]))

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
+from fedsched.agent.process import server_processes
 from fedsched.bench.frame import BenchOptions, BenchResult
-from fedsched.bench.region_processes import AgentProcess, NodesProcess
-from fedsched.env.ports import free_ports
+from fedsched.bench.region_processes import MeasuredServer, NodesProcess
 from fedsched.model.constraint import Constraint
 from fedsched.model.errors import FedschedError, Unavailable
 from fedsched.model.group import TaskGroup
@@ -41,6 +41,7 @@ BACKLOG: Final = 60_000
 PATIENCE_S: Final = 60.0
 SETTLE_S: Final = 10.0
 CLASSES: Final = 5
+SETTINGS: Final = "[telemetry]\ncpu_shares = true\n"
 CAPACITY: Final = {"cpu": 64_000, "memory_mb": 128_000, "disk_mb": 400_000_000}
 """Room for some six hundred small allocations per node."""
 
@@ -152,19 +153,17 @@ def run(options: BenchOptions) -> BenchResult:
     return _result(load, took, settled, before, after)
 
 
-def _start(stack: ExitStack, options: BenchOptions) -> list[AgentProcess]:
-    ports = free_ports(3 * SERVERS)
-    triples = [(ports[3 * at], ports[3 * at + 1], ports[3 * at + 2]) for at in range(SERVERS)]
-    peers = [f"127.0.0.1:{triple[1]}" for triple in triples]
-    servers = []
-    for number, triple in enumerate(triples, 1):
-        servers.append(AgentProcess(f"s{number}", options.directory, triple, peers, SERVERS))
-        stack.callback(servers[-1].stop)
-    return servers
+def _start(stack: ExitStack, options: BenchOptions) -> list[MeasuredServer]:
+    names = [f"s{number}" for number in range(1, SERVERS + 1)]
+    processes = server_processes(names, options.directory, region="bench", extra=SETTINGS)
+    for process in processes:
+        process.start()
+        stack.callback(process.stop)
+    return [MeasuredServer(process) for process in processes]
 
 
 @contextmanager
-def _last_words(servers: list[AgentProcess]) -> Iterator[None]:
+def _last_words(servers: list[MeasuredServer]) -> Iterator[None]:
     """Whatever fails because a server is gone is told with what that server said at its end."""
     try:
         yield
@@ -178,7 +177,7 @@ def _last_words(servers: list[AgentProcess]) -> Iterator[None]:
 class _Measured:
     """What servers and nodes say at one moment."""
 
-    def __init__(self, servers: list[AgentProcess], fleet: NodesProcess) -> None:
+    def __init__(self, servers: list[MeasuredServer], fleet: NodesProcess) -> None:
         self.cpu = [server.cpu_s() for server in servers]
         self.nodes_cpu_s = fleet.cpu_s()
         figures = [server.figures() for server in servers]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from fedsched.agent.process import ServerProcess
 from fedsched.model.errors import Unavailable
 from fedsched.rpc.methods.agent import AGENT_METRICS, AgentMetricsRequest
 from fedsched.sdk.connect import connect
@@ -22,25 +22,13 @@ _SAMPLES: Final = re.compile(r'^fedsched_process_cpu_samples\w*\{[^}]*part="([^"
 _LAG: Final = re.compile(r"^fedsched_raft_longest_loop_lag_seconds(?:\{[^}]*\})? ([0-9.e+-]+)", re.M)
 
 
-class AgentProcess:
-    """One server."""
+class MeasuredServer:
+    """One server and what can be seen of it from outside."""
 
-    def __init__(self, name: str, directory: Path, ports: tuple[int, int, int], peers: list[str], servers: int) -> None:
-        self.name = name
-        self.address = f"http://127.0.0.1:{ports[0]}"
-        config = directory / f"{name}.toml"
-        self._log = directory / f"{name}.log"
-        config.write_text(
-            f'name = "{name}"\nregion = "bench"\ndata_dir = "{directory / name}"\nlog_level = "warn"\n'
-            f"[ports]\nhttp = {ports[0]}\nrpc = {ports[1]}\nserf = {ports[2]}\n"
-            f"[server]\nenabled = true\nbootstrap_expect = {servers}\n"
-            f'ballast_size = "0B"\ndisk_soft_limit = "0B"\n'
-            f"[telemetry]\ncpu_shares = true\n"
-            f'[server.server_join]\nretry_join = {json.dumps(peers)}\nretry_interval = "1s"\n'
-        )
-        command = [sys.executable, "-m", "fedsched", "agent", "-config", str(config)]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    def __init__(self, process: ServerProcess) -> None:
+        self.process = process
+        self.name = process.name
+        self.address = process.address
 
     def cpu_s(self) -> float:
         return cpu_s(self.process.pid)
@@ -62,20 +50,10 @@ class AgentProcess:
 
     def last_words(self) -> str:
         """What it said when it ended by itself; nothing while it runs."""
-        code = self.process.poll()
+        code = self.process.exit_code
         if code is None:
             return ""
-        lines = self._log.read_text(errors="replace").splitlines()
-        return f"server {self.name} ended with {code}: {' | '.join(lines[-8:]) or 'without a word'}"
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        return f"server {self.name} ended with {code}: {' | '.join(self.process.last_lines()) or 'without a word'}"
 
 
 def cpu_s(pid: int) -> float:

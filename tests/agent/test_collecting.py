@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from fedsched.agent import collecting
-from fedsched.agent.collecting import NEVER, TURN_S, TURNS, WHOLE_S, YOUNG, collect_briefly, collect_wholly
+from fedsched.agent.collecting import NEVER, TURN_S, TURNS, WHOLE_S, YOUNG, collect_wholly, pause_briefly
 from fedsched.telemetry.log import Hub
 
 
@@ -39,15 +39,15 @@ def things() -> int:
 
 
 def test_collections_look_at_the_young_only_and_asking_twice_changes_nothing() -> None:
-    collect_briefly()
-    collect_briefly()
+    pause_briefly()
+    pause_briefly()
     assert gc.get_threshold() == (YOUNG, TURNS, NEVER)
     assert sys.getswitchinterval() == pytest.approx(TURN_S)
     assert gc.callbacks.count(collecting._set_aside) == 1
 
 
 def test_what_survives_is_set_aside_and_young_circles_are_not() -> None:
-    collect_briefly()
+    pause_briefly()
     kept = Thing()
     gc.collect(0)
     assert things() == 1
@@ -63,7 +63,7 @@ def test_what_survives_is_set_aside_and_young_circles_are_not() -> None:
 def test_everything_is_looked_at_once_in_a_long_while() -> None:
     hub = Hub()
     events = hub.subscribe("info", capacity=10)
-    collect_briefly()
+    pause_briefly()
     old = Thing()
     gc.collect(1)
     assert things() == 0

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from fedsched.agent.process import ServerProcess
 from fedsched.bench.region import _last_words, by_part, rates
-from fedsched.bench.region_processes import AgentProcess
+from fedsched.bench.region_processes import MeasuredServer
 from fedsched.model.errors import Unavailable
 
 
-def an_ended_server(directory: Path, code: int) -> AgentProcess:
-    server = AgentProcess.__new__(AgentProcess)
-    server.name = "s1"
-    server._log = directory / "s1.log"
-    server._log.write_text("first\nlast\n")
-    server.process = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
-    server.process.wait()
-    return server
+def an_ended_server(directory: Path) -> MeasuredServer:
+    """One whose settings no agent accepts."""
+    process = ServerProcess("s1", directory, (0, 0, 0), ["127.0.0.1:1"], region="bench", extra="[nonsense]\n")
+    process.start()
+    assert process._process is not None
+    process._process.wait(30)
+    return MeasuredServer(process)
 
 
 def test_a_failure_quotes_the_server_that_is_gone(tmp_path: Path) -> None:
     with (
-        pytest.raises(Unavailable, match=r"no answer; server s1 ended with 3: first \| last"),
-        _last_words([an_ended_server(tmp_path, 3)]),
+        pytest.raises(Unavailable, match=r"no answer; server s1 ended with 1: .*nonsense"),
+        _last_words([an_ended_server(tmp_path)]),
     ):
         raise Unavailable("no answer")
 
