@@ -1,4 +1,4 @@
-"""Job files from the web: `job run https://...`. Bounded in size and time; nothing but http and https is followed."""
+"""Job files from the web: `job run https://...`. Bounded in size and in silence; only http and https are followed."""
 
 from __future__ import annotations
 
