@@ -59,6 +59,10 @@ def read_node(row: NodeRow) -> Node:
         )
 
 
+ALLOC_STEPS: Final = (1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 25)
+_OF_ALLOCS: Final = ("_alloc_usage", "_alloc_node", "_alloc_flags", "_alloc_true")
+
+
 class Fleet(FleetColumns):
     """All nodes of a region, in columns."""
 
@@ -85,6 +89,8 @@ class Fleet(FleetColumns):
         """As counted in the columns: without what plans in flight take away."""
         self._alloc_true: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
         """As the state has it."""
+        self._allocs_high = 0
+        """One more than the highest slot of an allocation seen so far."""
         self._leaving: dict[int, int] = {}
         """Allocations that plans in flight stop, and by how many: they no longer hold their place."""
         self._away: dict[int, int] = {}
@@ -109,8 +115,9 @@ class Fleet(FleetColumns):
         other.index = self.index
         other._slot_of, other._ids, other._nodes = dict(self._slot_of), dict(self._ids), OrderedDict(self._nodes)
         other._said = dict(self._said)
-        other._alloc_usage, other._alloc_node = self._alloc_usage.copy(), self._alloc_node.copy()
-        other._alloc_flags, other._alloc_true = self._alloc_flags.copy(), self._alloc_true.copy()
+        for name in _OF_ALLOCS:
+            setattr(other, name, getattr(self, name)[: self._allocs_high].copy())
+        other._allocs_high = self._allocs_high
         other._leaving, other._away, other._next_key = dict(self._leaving), dict(self._away), self._next_key
         return other
 
@@ -368,10 +375,13 @@ class Fleet(FleetColumns):
             self.drop_special(node, slot)
 
     def _ensure_allocs(self, wanted: int) -> None:
+        """Rows of zeros cost addresses and no memory until they are used; copying what was there before takes time. So
+        there are few steps, and large ones."""
         if wanted > len(self._alloc_usage):
-            size = max(1024, wanted, len(self._alloc_usage) * 2)
-            for name in ("_alloc_usage", "_alloc_node", "_alloc_flags", "_alloc_true"):
+            size = next((step for step in ALLOC_STEPS if step >= wanted), 2 * wanted)
+            for name in _OF_ALLOCS:
                 old = getattr(self, name)
                 grown = np.zeros(size, dtype=old.dtype)
                 grown[: len(old)] = old
                 setattr(self, name, grown)
+        self._allocs_high = max(self._allocs_high, wanted)

@@ -14,6 +14,7 @@ import trio
 
 from fedsched.raft.entry import Entry, EntryKind
 from fedsched.raft.errors import NotLeader, OutcomeUnknown, ProposalLost
+from fedsched.raft.membership import ServerInfo
 from fedsched.raft.messages import RoleChange
 from fedsched.server.machine import StateMachine
 
@@ -61,6 +62,8 @@ class LogRaft:
         self.name = name
         self.role = RoleChange("follower", 0, None, 0)
         self.applied = applied
+        self.servers: tuple[ServerInfo, ...] = ()
+        """Nobody dials in this world."""
         self._log = log
         self._machine = machine
         self._promises: dict[int, Promise] = {}

@@ -21,6 +21,8 @@ FOUND = (
     158,  # deployments of a job that was purged and came again never ended
     269,  # a drain ended while plans that had been on their way still brought allocations
     331,  # a plan in flight that only noted something about an allocation gave its place away
+    423,  # what was replaced in the canaries' own version took their names, and kept them after the promotion
+    462,  # an evaluation that had ended was kept for its priority, and a newer one of its job was cancelled for it
     684,  # more had to go than the state alone would say, because of a plan on its way
     943,  # room that a plan had not taken after all was news to nobody
 )

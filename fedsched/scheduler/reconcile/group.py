@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from fedsched.model.group import TaskGroup
 from fedsched.scheduler.pieces import Pieces
 from fedsched.scheduler.reconcile.deployments import (
+    OlderVersion,
     is_rolling,
     version_before_canaries,
 )
@@ -148,7 +149,7 @@ class _Work(Sorting):
                 singles.append(self._replacement(held, held.name_index))
             elif existing < count:
                 existing += 1
-                singles.append(self._replacement(held, places.take(held.name_index)))
+                singles.append(self._replacement(held, places.take(held.name_index, self._alike(held))))
             else:  # its place is not wanted any more
                 self._stop_unneeded(held)
         if self.is_held_up:
@@ -156,7 +157,8 @@ class _Work(Sorting):
         for held in by_name(self.lost):
             if existing < count and held.name_index not in places.used:
                 existing += 1
-                singles.append(replace(self._single(held, Reason.LOST), name_index=places.take(held.name_index)))
+                place = places.take(held.name_index, self._alike(held))
+                singles.append(replace(self._single(held, Reason.LOST), name_index=place))
         return singles, fresh_names(places.used, count, count - existing)
 
     def _stop_unneeded(self, held: Held) -> None:
@@ -165,12 +167,24 @@ class _Work(Sorting):
             self._stop(held, NOT_NEEDED)
             self.tally.stop += 1
 
+    def _older(self, held: Held) -> OlderVersion:
+        """The version to replace it from."""
+        if not self.is_canarying or held.is_canary:
+            return OlderVersion(None)
+        return version_before_canaries(self.scene.job, held, self.scene.deployments, self.scene.job_at)
+
+    def _alike(self, held: Held) -> set[int]:
+        """Places of canaries that its replacement would be a double of: those of its own version.
+
+        While canaries wait for their promotion, others are replaced from an older version, and may share their places.
+        If no older version is known it is the current one, and the names would meet when the canaries are promoted.
+        """
+        if not self.is_canarying or held.is_canary or self._older(held).job_version is not None:
+            return set()
+        return {canary.name_index for canary in self.canaries}
+
     def _single(self, held: Held, reason: Reason, stop: Stop | None = None) -> Single:
-        version = deployment_id = None
-        if self.is_canarying and not held.is_canary:
-            version, deployment_id = version_before_canaries(
-                self.scene.job, held, self.scene.deployments, self.scene.job_at
-            )
+        version, deployment_id = self._older(held)
         return Single(held.name_index, reason, held, stop, held.is_canary, version, deployment_id)
 
     def _replacement(self, held: Held, name_index: int) -> Single:
@@ -233,7 +247,8 @@ class _Work(Sorting):
             # Somebody wants it gone from there, whether or not there is room elsewhere.
             self.wanted.stops.append(Stop(held, MIGRATING))
             single = self._single(held, Reason.MIGRATE)
-            self.wanted.special.append(replace(single, name_index=places.take(held.name_index)))
+            place = places.take(held.name_index, self._alike(held))
+            self.wanted.special.append(replace(single, name_index=place))
             self.tally.migrate += 1
         self.wanted.followed = [Followed(held, identity) for held, identity in later.items()]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +33,17 @@ class Places:
             self._free += 1
         return self._free < self._count
 
-    def take(self, own: int) -> int:
-        if own >= self._count or own in self.used:
-            own = self._other(own)
+    def take(self, own: int, beside: AbstractSet[int] = frozenset()) -> int:
+        """A place, if possible none of those `beside`, which are held by others of the same version."""
+        if own >= self._count or own in self.used or own in beside:
+            own = self._other(own) if not beside else self._apart(own, beside)
         self.used.add(own)
         return own
+
+    def _apart(self, own: int, beside: AbstractSet[int]) -> int:
+        free = [place for place in range(self._count) if place not in self.used and place not in beside]
+        unwanted = [place for place in free if place not in self._wanted]
+        return (unwanted or free or [self._other(own)])[0]
 
     def _other(self, own: int) -> int:
         while self._unwanted < self._count and (self._unwanted in self.used or self._unwanted in self._wanted):

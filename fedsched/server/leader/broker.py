@@ -264,6 +264,8 @@ class BrokerService:
         else:
             self.blocked.forget(evaluation_id)
             self.core.drop_waiting(evaluation_id)  # whoever ended it while it waited for its time knew why
+            if row is not None:
+                self.core.drop_pending((row.namespace, row.job_id), evaluation_id)
 
     def _enqueue_row(self, row: EvaluationRow, now: float) -> None:
         if row.wait_until_ns:

@@ -174,6 +174,23 @@ class BrokerCore:
         del self._deliveries[evaluation_id]
         return True
 
+    def drop_pending(self, job: JobKey, evaluation_id: str) -> bool:
+        """Forget an evaluation that waits behind another of its job, because it has ended; false if none does.
+
+        Left in, it might be the one that is kept when the others are cancelled; nobody would do what they asked for.
+        """
+        heap = self._pending.get(job, [])
+        kept = [entry for entry in heap if entry[-1].id != evaluation_id]
+        if len(kept) == len(heap):
+            return False
+        heapq.heapify(kept)
+        if kept:
+            self._pending[job] = kept
+        else:
+            del self._pending[job]
+        del self._deliveries[evaluation_id]
+        return True
+
     def _enqueue_now(self, ticket: Ticket) -> None:
         holder = self._slots.setdefault(ticket.job, ticket.id)
         if holder == ticket.id:

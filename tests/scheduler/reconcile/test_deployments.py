@@ -267,6 +267,29 @@ class TestCanaries:
 
         assert [(one.name_index, one.reason, one.is_canary) for one in wanted.special] == [(1, "reschedule", True)]
 
+    @pytest.mark.parametrize("how", ["lost", "moved"])
+    def test_what_is_replaced_from_the_canaries_version_for_want_of_another_takes_none_of_their_places(
+        self, how: str
+    ) -> None:
+        """No deployment of an older version is known: two of one version under one name would be left by the promotion.
+
+        With an older version, the replacement keeps its place beside the canary that will take it later.
+        """
+        old, new, deployment, records = self.stage()
+        few = [*records[:2], *records[10:]]  # places 0 and 1, and the two canaries there; 2 to 9 are free
+        if how == "moved":
+            gone = replace(few[0], desired_transition=replace(few[0].desired_transition, migrate=True))
+            few, tainted = [gone, *few[1:]], {}
+        else:
+            tainted = {0: Taint.DOWN}
+        before = deploying(old, number=0xC, status="successful", desired_total=10)
+
+        alone = run_group(new, few, deployment=deployment, tainted=tainted)
+        known = run_group(new, few, deployment=deployment, deployments=[before, deployment], tainted=tainted)
+
+        assert [(one.name_index, one.job_version) for one in alone.special] == [(2, None)]
+        assert [(one.name_index, one.job_version) for one in known.special] == [(0, old.version)]
+
     def test_after_promotion_old_ones_of_the_same_place_go_and_the_rest_rolls(self) -> None:
         _, new, deployment, records = self.stage(promoted=True, healthy_allocs=2)
 

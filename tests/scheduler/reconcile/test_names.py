@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedsched.model.alloc import Allocation
 from fedsched.scheduler.reconcile.held import Held
-from fedsched.scheduler.reconcile.names import canary_names, fresh_names
+from fedsched.scheduler.reconcile.names import Places, canary_names, fresh_names
 from tests.scheduler.reconcile.kit import a_service, alloc, held_of
 
 
@@ -54,3 +54,12 @@ def test_then_canaries_go_beyond_the_count() -> None:
 
 def test_outdated_places_beyond_the_count_are_no_names_for_canaries() -> None:
     assert canary_names({0, 5}, [], at(0, 5), 2, 2) == [0, 1]
+
+
+def test_a_place_held_by_others_of_the_same_version_is_avoided_as_long_as_there_is_another() -> None:
+    places = Places({0}, {3}, 5)
+    assert places.take(1, {1}) == 2  # nobody else will ask for it
+    assert places.take(1, {1}) == 4
+    assert places.take(1, {1}) == 3  # somebody might, but there is no other
+    assert places.take(1, {1}) == 1  # better twice than not at all
+    assert Places(set(), set(), 2).take(1, {0}) == 1

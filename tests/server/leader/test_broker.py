@@ -94,6 +94,27 @@ def test_eleven_evaluations_of_a_job_end_as_two_handed_out_and_nine_stored_as_ca
     run_at_counter(scenario)
 
 
+def test_a_released_evaluation_that_a_plan_ended_meanwhile_does_not_overtake_a_newer_one() -> None:
+    """A job that finds room for everything ends its blocked evaluation, also one that is released and pending already.
+    If that were kept for its priority, a newer one would be cancelled, and nobody would look at what it asked for."""
+
+    async def scenario(counter: Counter) -> None:
+        counter.register()
+        counter.put(blocked(1, priority=80))
+        counter.put(pending(2))
+        handed = await take(counter)
+        counter.put_nodes(class_node(1, "large"))  # releases the blocked one, which waits behind the one in hand
+        counter.put(pending(3))
+        counter.put(structs.replace(blocked(1, priority=80), status=EvaluationStatus.CANCELLED))
+
+        done(counter, handed)
+
+        assert (await take(counter)).delivery.ticket.id == an_id(3)
+        assert counter.status(3) == "pending"
+
+    run_at_counter(scenario)
+
+
 def test_what_could_not_be_stored_as_cancelled_is_stored_later() -> None:
     async def scenario(counter: Counter) -> None:
         for number in (1, 2, 3):

@@ -191,6 +191,33 @@ def test_of_a_jobs_pending_evaluations_the_most_urgent_and_then_the_newest_is_ne
     assert {ticket.id for ticket in broker.take_cancelable(10)} == {"old", "new"}
 
 
+def test_one_that_ended_while_it_was_pending_is_not_what_the_others_are_cancelled_for() -> None:
+    broker = Broker()
+    broker.put("first", job="web")
+    delivery = broker.must_get()
+    broker.put("urgent", job="web", priority=80, modify_index=5)
+    broker.put("new", job="web", modify_index=20)
+
+    assert broker.drop_pending(("default", "web"), "urgent")
+    assert not broker.drop_pending(("default", "web"), "urgent")
+    assert not broker.drop_pending(("default", "web"), "first")
+    broker.done(delivery)
+
+    assert broker.names() == ["new"]
+    assert broker.take_cancelable(10) == []
+
+
+def test_with_the_last_pending_one_dropped_the_job_is_free() -> None:
+    broker = Broker()
+    broker.put("first", job="web")
+    delivery = broker.must_get()
+    broker.put("second", job="web")
+    broker.drop_pending(("default", "web"), "second")
+    broker.done(delivery)
+    broker.put("second", job="web")
+    assert broker.names() == ["second"]
+
+
 def test_eleven_evaluations_queued_for_one_job_end_as_two_complete_and_nine_cancelled() -> None:
     broker = Broker()
     for number in range(11):
