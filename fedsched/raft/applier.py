@@ -15,6 +15,10 @@ from fedsched.raft.machine import Machine
 SLICE_S: Final = 0.002
 """Longer would make heartbeats late; shorter would spend the time on switching."""
 
+AT_ONCE_ENTRIES: Final = 8
+AT_ONCE_BYTES: Final = 8 * 1024
+"""Entries of at most this number and size altogether are applied as soon as they are committed."""
+
 
 class ApplyFailed(FedschedError):
     """An entry that this code cannot carry out: going on would leave a state that nobody else has."""
@@ -53,9 +57,10 @@ class Applier:
         self._restore_scope = trio.CancelScope()
 
     def commit_to(self, index: int) -> None:
-        """Entries up to `index` may be applied: at once if nothing is under way, so that a lone write waits no turn."""
+        """Entries up to `index` may be applied: small ones at once if nothing is under way, so that a lone write waits
+        no turn. Large ones get a turn of their own, because this one may have had its share of work already."""
         self._commit = max(self._commit, index)
-        if self._turn.locked() or self._failure is not None:
+        if self._turn.locked() or self._failure is not None or not self._is_small():
             self._due.set()
             return
         try:
@@ -78,6 +83,12 @@ class Applier:
                         with trio.CancelScope() as self._restore_scope:
                             await self._apply_restore(restore)
                 await trio.lowlevel.checkpoint()
+
+    def _is_small(self) -> bool:
+        if self._commit - self.applied > AT_ONCE_ENTRIES:
+            return False
+        waiting = self._core.entries(self.applied + 1, self._commit)
+        return sum(len(entry.payload) for entry in waiting) <= AT_ONCE_BYTES
 
     def hold(self) -> None:
         """Apply nothing more until a `replace_state` that is already on its way has been done.

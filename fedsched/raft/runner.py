@@ -31,7 +31,7 @@ from fedsched.raft.entry import Entry, EntryKind
 from fedsched.raft.errors import DiskPressure, NoQuorumRead, OutcomeUnknown, ProposalRefused, refusal
 from fedsched.raft.in_thread import InThread, in_thread
 from fedsched.raft.machine import Machine
-from fedsched.raft.membership import Config, ConfigChange
+from fedsched.raft.membership import Config, ConfigChange, ServerInfo
 from fedsched.raft.messages import Accepted, Effects, Message, Refused, RoleChange, SnapshotMeta
 from fedsched.raft.meters import Meters
 from fedsched.raft.restoring import FetchImage, Restoring
@@ -346,6 +346,11 @@ class RaftRunner:
         self._log.info("cluster_joined", cluster_id=cluster_id)
 
     # --------------------------------------------------------------- looking
+
+    @property
+    def servers(self) -> tuple[ServerInfo, ...]:
+        """All servers of the region, as far as this one knows."""
+        return self.core.config.servers
 
     @property
     def is_leader(self) -> bool:

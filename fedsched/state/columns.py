@@ -26,8 +26,8 @@ PAGE_SHIFT: Final = 8
 PAGE_ROWS: Final = 1 << PAGE_SHIFT
 """256 records of 88 bytes: 3 us to copy, and one scattered change does not drag much along."""
 
-SMALL_SEGMENT_ROWS: Final = (1 << 10, 1 << 16, SEGMENT_ROWS)
-"""The first segment starts small (there are thousands of stores in a test run); at most 64 Ki records get copied."""
+SMALL_SEGMENT_ROWS: Final = (1 << 10, 1 << 14, SEGMENT_ROWS)
+"""The first segment starts small (there are thousands of stores in a test run); at most 16 Ki records get copied."""
 
 Slots = NDArray[np.int64]
 Rows = NDArray[np.void]

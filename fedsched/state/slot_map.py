@@ -1,6 +1,7 @@
 """Bytes beside columns: what some slots have and most do not, such as task states.
 
-A plain dict from slot to bytes. No order is kept: whoever needs one goes through the columns.
+Plain dicts from slot to bytes, one for each stretch of slots: a single one of a million would take tens of
+milliseconds whenever it grows. No order is kept: whoever needs one goes through the columns.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from fedsched.state.past import Keeper, Past
+
+STRETCH_SHIFT: Final = 14
+"""16 Ki slots to a dict: less than a millisecond to grow."""
 
 
 class SlotMapReader(Protocol):
@@ -36,24 +40,36 @@ class SlotMap:
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
         self._number = keeper.enrol()
-        self._values: dict[int, bytes] = {}
+        self._stretches: dict[int, dict[int, bytes]] = {}
 
     def __len__(self) -> int:
-        return len(self._values)
+        return sum(map(len, self._stretches.values()))
 
     def get(self, slot: int) -> bytes | None:
-        return self._values.get(slot)
+        stretch = self._stretches.get(slot >> STRETCH_SHIFT)
+        return None if stretch is None else stretch.get(slot)
 
     def put(self, slots: list[int], values: Iterable[bytes]) -> None:
+        if not slots:
+            return
         self._note(slots)
-        self._values.update(zip(slots, values, strict=True))
+        number = min(slots) >> STRETCH_SHIFT
+        if number == max(slots) >> STRETCH_SHIFT:
+            self._stretches.setdefault(number, {}).update(zip(slots, values, strict=True))
+            return
+        for slot, value in zip(slots, values, strict=True):
+            self._stretches.setdefault(slot >> STRETCH_SHIFT, {})[slot] = value
 
     def drop(self, slots: Iterable[int]) -> None:
         """Forget what these slots have, if anything."""
-        present = [slot for slot in slots if slot in self._values] if self._values else []
+        present = [slot for slot in slots if self.get(slot) is not None] if self._stretches else []
         self._note(present)
         for slot in present:
-            del self._values[slot]
+            number = slot >> STRETCH_SHIFT
+            stretch = self._stretches[number]
+            del stretch[slot]
+            if not stretch:
+                del self._stretches[number]
 
     def view(self, past: Past) -> SlotMapView:
         return SlotMapView(self, self._number, past)
@@ -63,7 +79,7 @@ class SlotMap:
             old = self._keeper.past.book(self._number, SlotBook).old
             for slot in slots:
                 if slot not in old:
-                    old[slot] = self._values.get(slot)
+                    old[slot] = self.get(slot)
 
 
 _UNKNOWN: Final = b"(not in this book)"

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from fedsched.raft.applier import Applier, ApplyFailed
+from fedsched.raft.applier import AT_ONCE_BYTES, AT_ONCE_ENTRIES, Applier, ApplyFailed
 from fedsched.raft.core import RaftCore
 from fedsched.raft.entry import Entry, EntryKind
 from fedsched.raft.messages import HardState, Restored
@@ -22,9 +22,13 @@ RESTORE = Entry(3, 1, EntryKind.RESTORE, b"an image")
 class Bench:
     """An applier over a log of two commands and a restore, all committed."""
 
-    def __init__(self, restore: Callable[[Entry], Awaitable[None]], machine: ListMachine | None = None) -> None:
-        entries = (*a_log([1, 1]), RESTORE)
-        core = RaftCore("1", Restored(HardState(1, None, 3), entries), CoreSettings(), lambda n: 0)
+    def __init__(
+        self,
+        restore: Callable[[Entry], Awaitable[None]],
+        machine: ListMachine | None = None,
+        entries: tuple[Entry, ...] = (*a_log([1, 1]), RESTORE),
+    ) -> None:
+        core = RaftCore("1", Restored(HardState(1, None, len(entries)), entries), CoreSettings(), lambda n: 0)
         core.take_effects()
         self.machine = machine or ListMachine()
         self.told: list[int] = []
@@ -114,5 +118,33 @@ def test_an_entry_that_cannot_be_applied_ends_the_applier_and_not_whoever_told_i
         with pytest.raises(ApplyFailed, match=r"entry 1 \(term 1\).*no such table"):
             await bench.applier.run()
         assert (bench.told, bench.applier.applied) == ([], 0)
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize(("bytes_each", "at_once"), [(100, 2), (AT_ONCE_BYTES, 0)])
+def test_small_entries_are_applied_at_once_and_large_ones_get_a_turn_of_their_own(
+    bytes_each: int, at_once: int
+) -> None:
+    async def main() -> None:
+        entries = tuple(Entry(index, 1, EntryKind.COMMAND, bytes(bytes_each)) for index in (1, 2))
+        bench = Bench(nothing, entries=entries)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.applier.run)
+            bench.applier.commit_to(2)
+            assert bench.applier.applied == at_once
+            await wait_all_tasks_blocked()
+            assert bench.applier.applied == 2
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_a_long_backlog_is_not_even_looked_at_before_its_turn() -> None:
+    async def main() -> None:
+        count = AT_ONCE_ENTRIES + 1
+        bench = Bench(nothing, entries=tuple(a_log([1] * count)))
+        bench.applier.commit_to(count)
+        assert bench.applier.applied == 0
 
     trio.run(main)
