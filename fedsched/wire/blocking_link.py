@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -69,14 +69,32 @@ class BlockingLink:
     ) -> None:
         self.close()
 
-    def pump(self, state: CallState) -> None:
-        """Do one round of reading and writing on behalf of this call."""
+    def wait(self, timeout_s: float, others: Sequence[int] = ()) -> list[int]:
+        """Take in what has come for any of its calls; if nothing has, wait so long, or until one of these descriptors
+        has something to read. Gives those that have."""
+        from select import select  # only whoever talks to several at once needs it
+
+        self._flush()
+        core = self.core
+        if core.closed is not None:
+            return []
+        until_s = 0.0 if self._carrier.has_more else max(0.0, min(timeout_s, core.wake_at() - time.monotonic()))
+        readable, _, _ = select([self._carrier.fileno(), *others], [], [], until_s)
+        if self._carrier.has_more or self._carrier.fileno() in readable:
+            self.pump(limit_s=LOOK_S)
+        else:
+            self._take(core.wake(time.monotonic()))
+            self._flush()
+        return [fd for fd in readable if fd in others]
+
+    def pump(self, limit_s: float = math.inf) -> None:
+        """Do one round of reading and writing, for at most so long."""
         core = self.core
         self._flush()
         now = time.monotonic()
-        wait_s = core.wake_at() - now
-        if wait_s == math.inf:
-            return  # the link is over, and the call with it
+        if core.wake_at() == math.inf:
+            return  # the link is over, and its calls with it
+        wait_s = min(core.wake_at() - now, limit_s)
         try:
             self._carrier.set_timeout(max(wait_s, LOOK_S))
             messages, size = unpack(message := self._carrier.receive(), core.inbound_max)
@@ -132,9 +150,25 @@ class BlockingCall:
             if self._link.core.send_item(self.state, item):
                 self._link.flush()
                 return True
-            self._link.pump(self.state)
+            self._link.pump()
         self._raise_failure()
         return False
+
+    def try_send(self, item: bytes) -> bool:
+        """Stream one item up if there is room for it now."""
+        if not self._link.core.send_item(self.state, item):
+            return False
+        self._link.flush()
+        return True
+
+    def take(self) -> bytes | None:
+        """The next item that has come, if there is one; never waits (see `BlockingLink.wait`)."""
+        return self._link.core.read_item(self.state)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more items will come than `take` has left."""
+        return not self.state.has_items and not (self.state.is_live and self.state.peer_may_send)
 
     def end_items(self) -> None:
         """No more items from here."""
@@ -149,7 +183,7 @@ class BlockingCall:
             if item is not None:
                 yield item
             elif state.is_live and state.peer_may_send:
-                self._link.pump(state)
+                self._link.pump()
             else:
                 self._raise_failure()
                 return
@@ -157,7 +191,7 @@ class BlockingCall:
     def wait_reply(self) -> bytes:
         """Wait for the end of the call."""
         while self.state.is_live:
-            self._link.pump(self.state)
+            self._link.pump()
         self._raise_failure()
         assert self.state.reply is not None
         return self.state.reply

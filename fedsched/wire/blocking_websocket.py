@@ -74,6 +74,25 @@ class BlockingWebSocket:
         self._parts_bytes = 0
         self._shake_hands(address, path)
 
+    def fileno(self) -> int:
+        """For `select`: readable when more of a message may be there."""
+        return self._socket.fileno()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a whole frame lies here already, so that waiting for the socket would be in vain."""
+        buffer = self._buffer
+        pending = getattr(self._socket, "pending", None)  # bytes that TLS has decrypted and nobody has read
+        if pending is not None and pending():
+            return True
+        if len(buffer) < 2:
+            return False
+        length, start = buffer[1] & 0x7F, 2
+        if length > 125:
+            start = 4 if length == 126 else 10
+            length = int.from_bytes(buffer[2:start], "big")
+        return len(buffer) >= start + length
+
     def set_timeout(self, timeout_s: float | None) -> None:
         """For the next reads and writes; None waits for ever."""
         self._socket.settimeout(timeout_s)

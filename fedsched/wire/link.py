@@ -1,7 +1,8 @@
 """Runs a link core under trio over any carrier.
 
-One child reads, one writes (everything pending leaves in one send), one watches the clock, and each call of the peer
-gets a child of its own; how many of those there can be is the core's limit. A caller waits in its own child.
+One child reads and watches the clock; one writes (everything pending leaves in one send), as long as there is much to
+write: a server holds thousands of links that say nothing for minutes. Each call of the peer gets a child of its own;
+how many of those there can be is the core's limit. A caller waits in its own child.
 
 The caller sets the deadline with an ordinary cancel scope; what is left of it travels with the call, and the handler at
 the other end runs under it. A handler that raises a `FedschedError` answers with it; any other exception is a bug, is
@@ -10,6 +11,7 @@ logged, and answers `internal`. Neither harms the link.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,10 +30,12 @@ from fedsched.wire.groups import open_plain_nursery
 from fedsched.wire.limits import ByteBudget, LinkLimits
 from fedsched.wire.link_calls import OwnCall, ServedCall
 from fedsched.wire.link_core import LinkCore
-from fedsched.wire.waker import Waker
+from fedsched.wire.waker import Latch, Waker
 
 FLUSH_S: Final = 1.0
 """How long a closing link tries to get its last frames out: they say why it closed."""
+WRITES_FEW: Final = 8
+"""Writes since the last look at the clock below which the writer does not stay: its child costs 2 KB."""
 STOP_FLUSH_S: Final = 0.25
 """The same when this end is being stopped: nobody reads any more, and a server with a bad disk has to be gone soon."""
 
@@ -79,11 +83,13 @@ class Link:
             is_opener=is_opener, now=trio.current_time(), limits=limits, budget=budget, greeting=greeting
         )
         self._output = Waker()
-        self._room = trio.lowlevel.ParkingLot()
-        self._greeted = trio.Event()
-        self._closed = trio.Event()
-        self._reading = trio.CancelScope()
-        self._written = trio.Event()
+        self._room: trio.lowlevel.ParkingLot | None = None
+        self._greeted = Latch()
+        self._closed = Latch()
+        self._reading: trio.CancelScope | None = None
+        self._written = Latch()
+        self._has_writer = False
+        self._writes = 0
         self._children: trio.Nursery | None = None
 
     # ---- for everybody --------------------------------------------------------------------------------------
@@ -97,6 +103,11 @@ class Link:
     def may_call(self) -> bool:
         """Whether a new call would be sent."""
         return self._core.closed is None and not self._core.peer_drains and not self._core.is_draining
+
+    @property
+    def silent_s(self) -> float:
+        """How long ago anything came from the peer; one that is well is heard within its keep-alive time."""
+        return trio.current_time() - self._core.heard_at
 
     async def wait_ready(self) -> None:
         """Wait until the peer has greeted and been admitted, or the link is over."""
@@ -154,12 +165,14 @@ class Link:
         deadline = trio.current_effective_deadline()
         state = self._core.call(method, payload, flow=flow, deadline=deadline, now=trio.current_time())
         call = state.owner = OwnCall(self, state)
-        self._output.ring()
+        self._ring_writer()
         return call
 
     async def wait_room(self) -> None:
         """Wait while the outbox is full: a peer that reads slowly slows only those who talk to it."""
         while not self._core.has_room and self._core.closed is None:
+            if self._room is None:
+                self._room = trio.lowlevel.ParkingLot()
             await self._room.park()
 
     # ---- for the calls of `link_calls` ----------------------------------------------------------------------
@@ -172,7 +185,7 @@ class Link:
     def flush(self) -> None:
         """Let the writer know that there is something to write."""
         if self._core.has_output:
-            self._output.ring()
+            self._ring_writer()
 
     def cancel_call(self, state: CallState) -> None:
         self._do(self._core.cancel(state))
@@ -185,13 +198,15 @@ class Link:
         try:
             async with trio.open_nursery() as children:
                 self._children = children
-                children.start_soon(self._write)
-                children.start_soon(self._keep_time)
-                task_status.started()
-                await self._read()
-                with trio.move_on_after(FLUSH_S):
-                    await self._written.wait()
-                children.cancel_scope.cancel("link closed")
+                try:
+                    self._ring_writer()
+                    task_status.started()
+                    await self._read()
+                    with trio.move_on_after(FLUSH_S):
+                        await self._written.wait()
+                    children.cancel_scope.cancel("link closed")
+                finally:
+                    self._children = None  # a nursery that is being left takes in nobody new
             flush_s = FLUSH_S
         finally:
             self._do(self._core.close(Unavailable.code, "this end is stopping"))
@@ -202,45 +217,75 @@ class Link:
         return self._core.closed
 
     async def _read(self) -> None:
+        """Read until the link is over, and let time pass meanwhile: keep-alive and silence.
+
+        The deadlines of calls are watched by their own cancel scopes.
+        """
         core = self._core
-        with self._reading:
-            while core.closed is None:
-                try:
-                    messages = await self.carrier.receive(core.inbound_max)
-                except CarrierClosed as error:
-                    self._do(core.lost(str(error)))
-                    return
-                except ProtocolViolation as violation:
-                    self._do(core.close(violation.code, violation.message))
-                    return
-                now = trio.current_time()
-                for message in messages:
-                    effects = core.receive(message, now)
-                    if effects and isinstance(effects[0], Greeted):
-                        await self._admit(effects[0].hello)
-                    else:
-                        self._perform(effects)
-                self.flush()
+        while core.closed is None:
+            with trio.CancelScope(deadline=core.wake_at()) as self._reading:
+                await self._read_on()
+            if core.closed is None:
+                self._writes = 0
+                self._do(core.wake(trio.current_time()))
+                if self._has_writer:
+                    self._output.ring()  # it may go now
+
+    async def _read_on(self) -> None:
+        core = self._core
+        while core.closed is None:
+            try:
+                messages = await self.carrier.receive(core.inbound_max)
+            except CarrierClosed as error:
+                self._do(core.lost(str(error)))
+                return
+            except ProtocolViolation as violation:
+                self._do(core.close(violation.code, violation.message))
+                return
+            now = trio.current_time()
+            for message in messages:
+                effects = core.receive(message, now)
+                if effects and isinstance(effects[0], Greeted):
+                    await self._admit(effects[0].hello)
+                else:
+                    self._perform(effects)
+            self.flush()
 
     async def _admit(self, hello: Hello) -> None:
+        assert self._reading is not None
         try:
             if self._authenticate is not None:
+                self._reading.deadline = math.inf  # not to be cut off half way
                 self.identity = await self._authenticate(hello)
+                self._reading.deadline = self._core.wake_at()
         except FedschedError as refusal:
             self._do(self._core.close(refusal.code, str(refusal)))
             return
         self._core.admit()
         self._greeted.set()
 
+    def _ring_writer(self) -> None:
+        """Have what is pending written; somebody does it from now on if nobody did."""
+        if self._has_writer:
+            self._output.ring()
+        elif self._children is not None:
+            self._has_writer = True
+            self._children.start_soon(self._write)
+
     async def _write(self) -> None:
         core = self._core
         try:
             while True:
                 if core.has_output:
+                    self._writes += 1
                     await self.carrier.send(core.take_output())
-                    self._room.unpark_all()
+                    if self._room is not None:
+                        self._room.unpark_all()
                 elif core.closed is not None:
                     break
+                elif self._writes < WRITES_FEW:
+                    self._has_writer = False
+                    return
                 else:
                     await self._output.wait()
         except CarrierClosed as error:
@@ -257,12 +302,6 @@ class Link:
                     await self.carrier.send(self._core.take_output())
             except CarrierClosed as error:
                 _log.debug("flush_failed", peer=self.peer, reason=str(error))
-
-    async def _keep_time(self) -> None:
-        """Keep-alive and silence; the deadlines of calls are watched by their own cancel scopes."""
-        while self._core.closed is None:
-            await trio.sleep_until(self._core.wake_at())
-            self._do(self._core.wake(trio.current_time()))
 
     def _do(self, effects: list[Effect]) -> None:
         self._perform(effects)
@@ -291,15 +330,19 @@ class Link:
     def _end(self) -> None:
         self._closed.set()
         self._greeted.set()
-        self._reading.cancel("link closed")
-        self._room.unpark_all()
-        self._output.ring()
+        if self._reading is not None:
+            self._reading.cancel("link closed")
+        if self._room is not None:
+            self._room.unpark_all()
+        self._ring_writer()
 
     async def _serve(self, call: ServedCall) -> None:
         """Run the handler under the caller's deadline and send what comes of it."""
         state = call.state
         with call.scope:
             outcome = await self._outcome(call)
+            if call.rest is not None and not isinstance(outcome, Failure):
+                outcome = await self._outcome_of_rest(call, call.rest) or outcome
             await self.wait_room()
             effects = (
                 self._core.fail(state, outcome) if isinstance(outcome, Failure) else self._core.reply(state, outcome)
@@ -313,14 +356,22 @@ class Link:
     async def _outcome(self, call: ServedCall) -> bytes | Failure:
         try:
             return await self._handler(call)
-        except FedschedError as refusal:
-            return failure_of(refusal)
         except Exception as error:
-            refusal_inside = _refusal_in(error)
-            if refusal_inside is not None:
-                return failure_of(refusal_inside)
-            _log.exception("handler_failed", error, method=call.method, peer=self.peer)
-            return Failure("internal", f"{call.method} failed: {type(error).__name__}", "see the server's log", 500)
+            return self._failure(call, error)
+
+    async def _outcome_of_rest(self, call: ServedCall, rest: Callable[[], Awaitable[None]]) -> Failure | None:
+        try:
+            await rest()
+        except Exception as error:
+            return self._failure(call, error)
+        return None
+
+    def _failure(self, call: ServedCall, error: Exception) -> Failure:
+        refusal = _refusal_in(error)
+        if refusal is not None:
+            return failure_of(refusal)
+        _log.exception("handler_failed", error, method=call.method, peer=self.peer)
+        return Failure("internal", f"{call.method} failed: {type(error).__name__}", "see the server's log", 500)
 
 
 async def _no_handler(call: ServedCall) -> bytes:

@@ -5,6 +5,7 @@ Streams are rows of items. `send` waits for credit, `receive` for items; a slow 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Self
 
 import trio
@@ -119,11 +120,14 @@ class OwnCall(LinkCall):
 class ServedCall(LinkCall):
     """A call of the peer, as its handler sees it."""
 
-    __slots__ = ("payload", "scope")
+    __slots__ = ("payload", "rest", "scope")
 
     def __init__(self, link: Link, state: CallState, payload: bytes) -> None:
         super().__init__(link, state)
         self.payload = payload
+        self.rest: Callable[[], Awaitable[None]] | None = None
+        """What is to be done between the handler's return and its reply. A stream that lives for days keeps nothing of
+        the way it came like this: a server holds thousands of them."""
         self.scope = trio.CancelScope(deadline=state.deadline)
         """Cancelled when the caller loses interest, its deadline passes, or the link ends."""
         state.owner = self

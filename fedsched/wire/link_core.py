@@ -21,7 +21,6 @@ call costs no timer. `wake_at` says when `wake` next has something to do.
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import Final
 
 from fedsched.model.errors import BadRequest, Busy, TooLarge, Unavailable
@@ -61,7 +60,7 @@ class LinkCore:
         self.serving = 0
         self.served_bytes = 0
         self.calling = 0
-        self._outbox: deque[Parts] = deque()
+        self._outbox: list[Parts] = []
         self._calls: dict[int, CallState] = {}
         self._next_id = 1 if is_opener else 2
         self._peer_last_id = 0 if is_opener else -1
@@ -91,20 +90,28 @@ class LinkCore:
         return self.outbox_bytes < self.limits.outbox_bytes_max
 
     @property
+    def heard_at(self) -> float:
+        """When the last frame came."""
+        return self._heard
+
+    @property
     def has_output(self) -> bool:
         return bool(self._outbox)
 
     def take_output(self) -> list[Parts]:
         """Frames to write now, in order; about `TAKE_BYTES` at most."""
-        taken: list[Parts] = []
-        size = 0
-        outbox = self._outbox
-        while outbox and size < TAKE_BYTES:
-            head, payload = parts = outbox.popleft()
+        outbox, self._outbox = self._outbox, []
+        if self.outbox_bytes < TAKE_BYTES:
+            self.outbox_bytes = 0
+            return outbox
+        size = at = 0
+        while at < len(outbox) and size < TAKE_BYTES:
+            head, payload = outbox[at]
             size += len(head) + len(payload)
-            taken.append(parts)
+            at += 1
+        self._outbox = outbox[at:]
         self.outbox_bytes -= size
-        return taken
+        return outbox[:at]
 
     def wake_at(self) -> float:
         """When `wake` next has something to do; infinity once closed."""

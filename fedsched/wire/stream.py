@@ -27,6 +27,8 @@ class Preamble(enum.Enum):
 
     CALLS = b"fsC\x01"
     RAFT = b"fsR\x01"
+    WEBSOCKET = b"GET "
+    """A client agent: frames in a websocket, whose handshake begins like this."""
 
 
 async def read_preamble(stream: trio.abc.ReceiveStream) -> Preamble:

@@ -175,12 +175,14 @@ async def connect_websocket(
     limits: LinkLimits = DEFAULT_LIMITS,
     ssl_context: ssl.SSLContext | None = None,
     path: str = RPC_PATH,
+    server_name: str = "",
 ) -> WebSocketCarrier:
     """Dial an agent. The caller sets the deadline. The reader runs in `nursery` until the carrier is closed.
 
-    Raises `Unavailable` if nobody answers, `RemoteError` with the status of an agent that does not let us in.
+    `server_name` is what its certificate has to say, if that is not the host that is dialled. Raises `Unavailable` if
+    nobody answers, `RemoteError` with the status of an agent that does not let us in.
     """
-    gate = GateStream(await _dial(address, ssl_context), _HANDSHAKE_BYTES)
+    gate = GateStream(await _dial(address, ssl_context, server_name), _HANDSHAKE_BYTES)
     reader = _Reader(nursery, gate, str(address))
     try:
         with reader.handshake(HANDSHAKE_S):
@@ -267,7 +269,7 @@ def _rejection(address: Address, rejection: Any) -> Failure:
     return Failure("rejected", f"{address} answered {status}: {text or 'no reason given'}", http_status=status)
 
 
-async def _dial(address: Address, ssl_context: ssl.SSLContext | None) -> trio.abc.Stream:
+async def _dial(address: Address, ssl_context: ssl.SSLContext | None, server_name: str) -> trio.abc.Stream:
     try:
         if address.socket_path:
             return await trio.open_unix_socket(address.socket_path)
@@ -277,7 +279,7 @@ async def _dial(address: Address, ssl_context: ssl.SSLContext | None) -> trio.ab
     if not address.is_tls:
         return stream
     context = ssl_context or ssl.create_default_context()
-    return trio.SSLStream(stream, context, server_hostname=address.host, https_compatible=True)
+    return trio.SSLStream(stream, context, server_hostname=server_name or address.host, https_compatible=True)
 
 
 async def _hang_up(gate: GateStream) -> None:

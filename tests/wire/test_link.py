@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from fedsched.model.errors import Busy, FedschedError, NotFound, TooLarge, Unavailable
+from fedsched.model.errors import BadRequest, Busy, FedschedError, NotFound, TooLarge, Unavailable
 from fedsched.wire import frames
 from fedsched.wire.call_state import Flow
 from fedsched.wire.errors import LinkClosed, RemoteError
@@ -561,3 +561,70 @@ def test_nothing_is_put_beside_a_full_outbox() -> None:
         return b""
 
     with_links(read, body, client_limits=LinkLimits(outbox_bytes_max=300_000))
+
+
+# ---- links that are idle --------------------------------------------------------------------------------------------
+
+
+def children_of(link: Link) -> int:
+    return len(link._children.child_tasks) if link._children is not None else 0
+
+
+def test_a_link_that_says_little_keeps_no_writer_and_one_that_says_much_does_until_it_is_quiet_again() -> None:
+    async def serve(call: ServedCall) -> bytes:
+        return b""
+
+    async def main() -> None:
+        near, far = memory_pair()
+        async with open_link(near, is_opener=True) as ours, open_link(far, is_opener=False, handler=serve) as theirs:
+            await ours.call("A", b"")
+            await trio.sleep(1)
+            assert (children_of(ours), children_of(theirs)) == (0, 0)
+
+            for _ in range(20):
+                await ours.call("A", b"")
+            await trio.sleep(1)
+            assert (children_of(ours), children_of(theirs)) == (1, 1)
+
+            await trio.sleep(120)  # they go on asking each other for signs of life
+            assert (children_of(ours), children_of(theirs)) == (0, 0)
+            assert await ours.call("A", b"") == b""
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_what_is_left_to_do_after_a_handler_comes_before_its_reply_and_may_fail() -> None:
+    happened: list[str] = []
+
+    async def work() -> None:
+        await trio.sleep(5)
+        happened.append("worked")
+
+    async def fail() -> None:
+        raise BadRequest("not like this")
+
+    async def break_down() -> None:
+        raise RuntimeError("a bug")
+
+    rests = {"Work": work, "Fail": fail, "Break": break_down}
+
+    async def serve(call: ServedCall) -> bytes:
+        call.rest = rests[call.method]
+        happened.append("handled")
+        return b"reply"
+
+    async def main() -> None:
+        near, far = memory_pair()
+        async with open_link(near, is_opener=True) as ours, open_link(far, is_opener=False, handler=serve):
+            assert await ours.call("Work", b"") == b"reply"
+            assert happened == ["handled", "worked"]
+            with pytest.raises(RemoteError, match="not like this"):
+                await ours.call("Fail", b"")
+            with pytest.raises(RemoteError, match="Break failed: RuntimeError"):
+                await ours.call("Break", b"")
+            with trio.move_on_after(1):
+                await ours.call("Work", b"")
+            await trio.sleep(30)
+            assert happened.count("worked") == 1  # given up by its caller half way
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
