@@ -33,7 +33,7 @@ class ServiceCheck(Record):
     diff_key: ClassVar[str] = "name"
 
     name: str = ""
-    type: Annotated[str, "`http` or `tcp`; others are kept for foreign providers."] = ""
+    type: Annotated[str, "`http`, `tcp`, `script` or `grpc`."] = ""
     command: str = ""
     args: tuple[str, ...] = ()
     path: str = ""

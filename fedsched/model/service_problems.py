@@ -1,7 +1,7 @@
 """What can be wrong with services and their checks.
 
-A service without a provider, or of provider `consul`, is served by the built-in registry too; checks that only Consul
-knows are refused where the job asks for the built-in one by name, and kept for the others.
+A service without a provider, or of provider `consul`, is served by the built-in registry too; what only Consul knows
+is refused where the job asks for the built-in one by name, and kept for the others.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ MIN_CHECK_S = 1.0
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 ADDRESS_MODES = frozenset({"", "auto", "host", "driver", "alloc", "alloc_ipv6"})
 ON_UPDATE = frozenset({"require_healthy", "ignore_warnings", "ignore"})
-NATIVE_TYPES = frozenset({"http", "tcp"})
-FOREIGN_TYPES = NATIVE_TYPES | {"grpc", "script"}
+CHECK_TYPES = frozenset({"grpc", "http", "script", "tcp"})
 STATUSES = frozenset({"", "passing", "warning", "critical"})
 
 Found = Iterator[Problem]
@@ -51,7 +50,7 @@ def _service(service: Service, path: str, task: Task | None, group: TaskGroup) -
         *(
             problem
             for i, check in enumerate(service.checks)
-            for problem in _check(check, service, f"{path}.Checks[{i}]")
+            for problem in _check(check, service, f"{path}.Checks[{i}]", task, group)
         ),
     )
     if causes:
@@ -107,19 +106,22 @@ def _labels(label: str, known: frozenset[str] | set[str]) -> str:
     return one_of(label, known) if known else f'give the group a network block with port "{label}"'
 
 
-def _check(check: ServiceCheck, service: Service, path: str) -> Found:
-    causes = (*_check_kind(check, service, path), *_check_times(check, path), *_check_words(check, path))
+def _check(check: ServiceCheck, service: Service, path: str, task: Task | None, group: TaskGroup) -> Found:
+    causes = (
+        *_check_kind(check, service, path),
+        *_check_script(check, service, path, task, group),
+        *_check_times(check, path),
+        *_check_words(check, path),
+    )
     if causes:
         yield Problem(path, f"Check {check.name} invalid", causes)
 
 
 def _check_kind(check: ServiceCheck, service: Service, path: str) -> Found:
-    native = service.provider in NATIVE_PROVIDERS
-    types = NATIVE_TYPES if native else FOREIGN_TYPES
     kind = check.type.lower()
-    if kind not in types:
-        text = f'invalid check type "{check.type}", must be one of {", ".join(sorted(types))}'
-        yield Problem(f"{path}.Type", text, hint=one_of(kind, types))
+    if kind not in CHECK_TYPES:
+        text = f'invalid check type "{check.type}", must be one of {", ".join(sorted(CHECK_TYPES))}'
+        yield Problem(f"{path}.Type", text, hint=one_of(kind, CHECK_TYPES))
     if kind == "http":
         if not check.path:
             yield Problem(f"{path}.Path", "http type must have http path", hint='such as path = "/health"')
@@ -127,28 +129,30 @@ def _check_kind(check: ServiceCheck, service: Service, path: str) -> Found:
             yield Problem(f"{path}.Path", f'http type must have relative http path, not "{check.path}"')
         if check.protocol not in ("", "http", "https"):
             yield Problem(f"{path}.Protocol", f'check protocol must be http or https, not "{check.protocol}"')
-    if not service.port_label and not check.port_label and kind in ("http", "tcp"):
+    if not service.port_label and not check.port_label and kind in ("grpc", "http", "tcp"):
         yield Problem(f"{path}.PortLabel", f"{kind} check has no port, and its service has none either")
-    if native:
+    if service.provider in NATIVE_PROVIDERS:
         yield from _only_foreign(check, path)
 
 
+def _check_script(check: ServiceCheck, service: Service, path: str, task: Task | None, group: TaskGroup) -> Found:
+    """A script runs inside a task: it needs a command, and a group's has to say which task."""
+    if check.type.lower() != "script":
+        return
+    if not check.command:
+        yield Problem(f"{path}.Command", "script type must have a command")
+    named = check.task_name or service.task_name
+    known = [one.name for one in group.tasks]
+    if task is None and named not in known:
+        text = f'script check must name a task of the group to run in, not "{named}"'
+        yield Problem(f"{path}.TaskName", text, hint=one_of(named, known))
+
+
 def _only_foreign(check: ServiceCheck, path: str) -> Found:
-    said = {
-        "Expose": check.expose,
-        "SuccessBeforePassing": check.success_before_passing,
-        "FailuresBeforeCritical": check.failures_before_critical,
-        "FailuresBeforeWarning": check.failures_before_warning,
-        "TLSServerName": check.tls_server_name,
-    }
+    said = {"Expose": check.expose, "FailuresBeforeWarning": check.failures_before_warning}
     for name, value in said.items():
         if value:
             yield Problem(f"{path}.{name}", f"{name} may only be set for Consul service checks")
-    if check.address_mode == "driver":
-        yield Problem(f"{path}.AddressMode", "address_mode driver may only be set for Consul service checks")
-    if check.on_update not in ("", "require_healthy", "ignore"):
-        text = f'on_update may only be require_healthy or ignore for this provider, not "{check.on_update}"'
-        yield Problem(f"{path}.OnUpdate", text)
 
 
 def _check_times(check: ServiceCheck, path: str) -> Found:

@@ -23,14 +23,17 @@ class RunsInCircles(Unavailable):
 
 
 async def relay(context: CallContext, request: Body[Any], caller: Caller, *, me: str) -> Answer:
-    """Ask `caller` what we were asked. `me` is left in the call's hops; a call that was here already is refused."""
+    """Ask `caller` what we were asked. `me` is left in the call's hops; a call that was here already is refused.
+
+    An agent that is no server leaves no name: for servers such a call begins with them.
+    """
     hops = context.meta.hops
-    if me in hops or len(hops) >= HOPS_MAX:
+    if (me and me in hops) or len(hops) >= HOPS_MAX:
         raise RunsInCircles(
             f"{context.method.name} was passed on by {', '.join(hops)} and came back to {me}",
             hint="the servers do not agree on a leader yet; try again",
         )
-    meta = structs.replace(context.meta, hops=(*hops, me))
+    meta = structs.replace(context.meta, hops=(*hops, me) if me else hops)
     if context.method.flow is Flow.NONE:
         return await caller.call_body(context.method, request, meta)
     async with caller.open_raw(context.method, request, meta) as far:

@@ -21,6 +21,7 @@ from fedsched.rpc.context import CallMeta, ReplyMeta
 from fedsched.rpc.method import Method, UnknownMethod, method_named
 from fedsched.telemetry.metrics import Registry, counter, histogram
 from fedsched.wire.call_state import Flow
+from fedsched.wire.link import Link
 from fedsched.wire.link_calls import ServedCall
 
 CALL_TIME: Final = histogram("rpc.call", "time to answer a call", labels=("method",), nomad="nomad.nomad.rpc.request")
@@ -45,16 +46,25 @@ class Items(Protocol):
 class CallContext:
     """What a handler may know about a call beside its request."""
 
-    __slots__ = ("_items", "identity", "meta", "method", "peer", "reply_meta")
+    __slots__ = ("_items", "identity", "link", "meta", "method", "peer", "reply_meta")
 
     def __init__(
-        self, method: Method[Any, Any], meta: CallMeta, *, peer: str, identity: Any, items: Items | None
+        self,
+        method: Method[Any, Any],
+        meta: CallMeta,
+        *,
+        peer: str,
+        identity: Any,
+        items: Items | None,
+        link: Link | None = None,
     ) -> None:
         self.method = method
         self.meta = meta
         self.peer = peer
         self.identity = identity
         """What authentication made of the peer; None when it was not asked."""
+        self.link = link
+        """What it came over, which is also the way to call the peer; None for a call within the process."""
         self.reply_meta = ReplyMeta()
         """Goes out with the reply; a handler puts in what its answer reflects."""
         self._items = items
@@ -76,6 +86,13 @@ class CallContext:
             return await self.receive()
         except trio.EndOfChannel:
             raise StopAsyncIteration from None
+
+    async def stay(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do what takes the rest of the call's life. Over a link that is after the handler has returned."""
+        if isinstance(self._items, ServedCall):
+            self._items.rest = work
+        else:
+            await work()
 
     @property
     def raw_items(self) -> Items:
@@ -121,8 +138,10 @@ class CallServer:
         if call.state.flow != method.flow:
             raise BadRequest(f"{method.name} streams {method.flow.name.lower()}, not {call.state.flow.name.lower()}")
         meta, request = unseal(call.payload, CallMeta, method.request)
+        call.payload = b""
         items = None if method.flow is Flow.NONE else call
-        context = CallContext(method, meta, peer=call.link.peer, identity=call.link.identity, items=items)
+        link = call.link
+        context = CallContext(method, meta, peer=link.peer, identity=link.identity, items=items, link=link)
         answer = await self.answer(context, request)
         return seal(answer.meta, answer.reply)
 

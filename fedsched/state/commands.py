@@ -28,6 +28,8 @@ from fedsched.state.tables import (
     nodes,
     plans,
     scaling_events,
+    services,
+    variables,
 )
 from fedsched.state.tables.sessions import RequestId
 from fedsched.state.transaction import Transaction
@@ -84,6 +86,11 @@ COMMANDS: Final[dict[str, CommandKind]] = {
     "alloc-status-update": CommandKind(alloc_updates.AllocStatusUpdate, alloc_updates.apply_status),
     "alloc-transition": CommandKind(alloc_updates.AllocTransition, alloc_updates.apply_transition),
     "reap": CommandKind(alloc_updates.Reap, alloc_updates.apply_reap),
+    "services-register": CommandKind(services.ServicesRegister, services.apply_register),
+    "services-deregister": CommandKind(services.ServicesDeregister, services.apply_deregister),
+    "service-delete": CommandKind(services.ServiceDelete, services.apply_delete),
+    "variable-put": CommandKind(variables.VariablePut, variables.apply_put),
+    "variable-delete": CommandKind(variables.VariableDelete, variables.apply_delete),
 }
 
 NAMES: Final = {kind.record: name for name, kind in COMMANDS.items()}

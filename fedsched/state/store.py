@@ -28,9 +28,11 @@ from fedsched.state.tables.jobs import Jobs, JobsReader
 from fedsched.state.tables.meta import Meta, MetaReader
 from fedsched.state.tables.namespaces import Places, PlacesReader
 from fedsched.state.tables.nodes import Nodes, NodesReader
+from fedsched.state.tables.services import Services, ServicesReader
 from fedsched.state.tables.sessions import Sessions, SessionsReader
+from fedsched.state.tables.variables import Variables, VariablesReader
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """The form of images. A reader takes this and older ones and refuses newer ones."""
 
 
@@ -58,6 +60,8 @@ class State:
     nodes: NodesReader
     allocations: AllocationsReader
     places: PlacesReader
+    services: ServicesReader
+    variables: VariablesReader
     sessions: SessionsReader
     meta: MetaReader
     table_indexes: dict[str, int]
@@ -98,6 +102,9 @@ class State:
             "nodes": self.nodes.rows,
             "namespaces": self.places.namespaces,
             "node_pools": self.places.node_pools,
+            "services": self.services.rows,
+            "service_names": self.services.names,
+            "variables": self.variables.rows,
             "meta": self.meta.rows,
             "periodic_launches": self.jobs.launch_rows,
             "scaling_events": self.jobs.scaling_rows,
@@ -115,6 +122,8 @@ class Store(State):
     nodes: Nodes
     allocations: Allocations
     places: Places
+    services: Services
+    variables: Variables
     sessions: Sessions
     meta: Meta
 
@@ -128,6 +137,8 @@ class Store(State):
         self.nodes = Nodes(self.keeper)
         self.allocations = Allocations(self.keeper, self.nodes)
         self.places = Places(self.keeper)
+        self.services = Services(self.keeper)
+        self.variables = Variables(self.keeper)
         self.sessions = Sessions(self.keeper)
         self.meta = Meta(self.keeper)
         self.table_indexes = {}
@@ -175,6 +186,9 @@ class Store(State):
             self.nodes.slot_table,
             self.allocations.group_table,
             self.allocations.live_origins.rows,
+            self.services.table,
+            self.services.name_table,
+            self.variables.table,
         ]
         return {table.name: table for table in tables}
 
@@ -230,6 +244,14 @@ class Snapshot(State):
     @cached_property
     def places(self) -> PlacesReader:  # type: ignore[override]
         return self.store.places.view(self.lease.past)
+
+    @cached_property
+    def services(self) -> ServicesReader:  # type: ignore[override]
+        return self.store.services.view(self.lease.past)
+
+    @cached_property
+    def variables(self) -> VariablesReader:  # type: ignore[override]
+        return self.store.variables.view(self.lease.past)
 
     @cached_property
     def sessions(self) -> SessionsReader:  # type: ignore[override]

@@ -137,8 +137,12 @@ SERVICES = [
         f"{G}.Services: Multiple service providers used",
     ),
     (serving(a_service(), a_service()), f"{G}.Services[1].Name: Services are not unique: group->web:http"),
-    (checking(type="ping"), f'{G}.Services[0].Checks[0].Type: invalid check type "ping", must be one of http, tcp'),
-    (checking(type="script"), f'{G}.Services[0].Checks[0].Type: invalid check type "script"'),
+    (checking(type="ping"), f'{G}.Services[0].Checks[0].Type: invalid check type "ping", must be one of grpc, http'),
+    (checking(type="script"), f"{G}.Services[0].Checks[0].Command: script type must have a command"),
+    (
+        checking(type="script", command="/bin/x", task_name="nobody"),
+        f"{G}.Services[0].Checks[0].TaskName: script check must name a task of the group to run in, not",
+    ),
     (checking(type="http"), f"{G}.Services[0].Checks[0].Path: http type must have http path"),
     (
         checking(type="http", path="http://x/"),
@@ -154,16 +158,8 @@ SERVICES = [
     (checking(timeout_s=0.5), f"{G}.Services[0].Checks[0].Timeout: timeout (500ms) is too low"),
     (checking(initial_status="fine"), f'{G}.Services[0].Checks[0].InitialStatus: invalid initial check state "fine"'),
     (checking(on_update="never"), f'{G}.Services[0].Checks[0].OnUpdate: invalid check on_update "never"'),
-    (
-        checking(on_update="ignore_warnings"),
-        f"{G}.Services[0].Checks[0].OnUpdate: on_update may only be require_healthy",
-    ),
     (checking(expose=True), f"{G}.Services[0].Checks[0].Expose: Expose may only be set for Consul"),
-    (checking(success_before_passing=1), f"{G}.Services[0].Checks[0].SuccessBeforePassing: Succ"),
-    (checking(failures_before_critical=1), f"{G}.Services[0].Checks[0].FailuresBeforeCritical: Fail"),
     (checking(failures_before_warning=1), f"{G}.Services[0].Checks[0].FailuresBeforeWarning: Fail"),
-    (checking(tls_server_name="x"), f"{G}.Services[0].Checks[0].TLSServerName: TLSServerName may only"),
-    (checking(address_mode="driver"), f"{G}.Services[0].Checks[0].AddressMode: address_mode driver may only"),
     (checking(check_restart=CheckRestart(limit=-1)), f"{G}.Services[0].Checks[0].CheckRestart.Limit: limit must be"),
     (checking(check_restart=CheckRestart(grace_s=-1.0)), f"{G}.Services[0].Checks[0].CheckRestart.Grace: grace period"),
 ]
@@ -326,6 +322,7 @@ def test_problem_is_found_and_placed(job: Job, expected: str) -> None:
         grouped(volumes={"unmounted": a_volume(type="tape")}),
         with_checksum("md5:" + "a" * 32),
         with_checksum("sha256:${meta.sum}"),
+        with_checksum("file:https://example.org/SHA256SUMS"),
         with_artifact(relative_dest="../alloc-shared"),
         with_template(change_mode="signal"),
         with_template(source_path="local/in", change_mode="script", change_script=ChangeScript(command="/bin/true")),
@@ -335,6 +332,9 @@ def test_problem_is_found_and_placed(job: Job, expected: str) -> None:
         grouped(networks=(NetworkResource(hostname="web-${NOMAD_ALLOC_INDEX}.example"),)),
         tasked(secrets=(Secret(name="a", provider="p", path="x"),)),
         tasked(actions=(Action(name="flush", command="x"),)),
+        checking(type="script", command="/bin/x", task_name="web", on_update="ignore_warnings"),
+        checking(type="grpc", address_mode="driver", tls_server_name="x"),
+        checking(success_before_passing=2, failures_before_critical=3),
     ],
 )
 def test_good_job_has_no_problems(job: Job) -> None:

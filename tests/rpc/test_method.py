@@ -30,8 +30,15 @@ CAPABILITIES = {
     "scale-job",
     "read-job-scaling",
     "dispatch-job",
+    "alloc-exec",
+    "read-logs",
+    "read-fs",
     "alloc-lifecycle",
     "node:write",
+    "variables:list",
+    "variables:read",
+    "variables:write",
+    "variables:destroy",
 }
 
 

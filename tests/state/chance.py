@@ -36,7 +36,9 @@ from fedsched.state.tables.node_updates import (
 from fedsched.state.tables.nodes import NodeDeregister, NodeUpsert
 from fedsched.state.tables.plans import OfficeBegin, PlacedGroup, PlanApply, StoppedBatch, UpdatedGroup
 from fedsched.state.tables.scaling_events import JobScale
+from fedsched.state.tables.services import ServiceDelete, ServicesDeregister, ServicesRegister, ServiceWrite
 from fedsched.state.tables.sessions import RequestId
+from fedsched.state.tables.variables import VariableDelete, VariablePut
 from tests.builders import an_id
 from tests.state.worlds import EMPTY_MAP, World, column, ids
 
@@ -70,9 +72,9 @@ class Chance:
         draw: Callable[[World], Command] = self.rng.choices(
             [
                 *(self._plan, self._report, self._register, self._node, self._reap, self._small, self._evaluations),
-                *(self._node_update, self._rollout, self._launch),
+                *(self._node_update, self._rollout, self._launch, self._service, self._variable),
             ],
-            [12, 8, 4, 2, 5, 3, 2, 2, 3, 2],
+            [15, 9, 4, 2, 5, 3, 2, 2, 3, 2, 4, 1],
         )[0]
         return draw(world)
 
@@ -170,6 +172,37 @@ class Chance:
     def _reap(self, _: World) -> Command:
         gone = tuple(an_id(n) for n in self.rng.sample(range(1, 10), 2))
         return Reap(allocs=ids(self._numbers(20)), evaluations=gone)
+
+    def _service(self, world: World) -> Command:
+        rng = self.rng
+        ids = tuple(f"s{rng.randrange(30)}" for _ in range(rng.randint(1, 6)))
+        kind = rng.random()
+        if kind < 0.2:
+            return ServicesDeregister(ids=ids, node_id=rng.choice(["", an_id(1)]))
+        if kind < 0.3:
+            return ServiceDelete(id=ids[0], namespace="default", name=rng.choice(JOBS))
+        live = [record.id for record in world.store.allocations.records(world.store.allocations.live.in_use(0, ALLOCS))]
+        return ServicesRegister(services=tuple(self._registration(world, one, live) for one in ids))
+
+    def _registration(self, world: World, identity: str, allocs: list[str]) -> ServiceWrite:
+        rng = self.rng
+        alloc = world.store.allocations.get(rng.choice(allocs)) if allocs else None
+        return ServiceWrite(
+            id=identity,
+            name=rng.choice(JOBS),
+            namespace="default",
+            node_id=alloc.node_id if alloc and rng.random() < 0.9 else an_id(1),
+            alloc_id=alloc.id if alloc else an_id(1),
+            body=rng.choice([b"", EMPTY_MAP]),
+        )
+
+    def _variable(self, _: World) -> Command:
+        rng = self.rng
+        fields: dict[str, Any] = {"namespace": rng.choice(["default", "prod"]), "path": rng.choice(["a", "a/b", "c"])}
+        fields |= {"check_and_set": rng.random() < 0.3, "check_index": rng.randrange(3)}
+        if rng.random() < 0.3:
+            return VariableDelete(**fields)
+        return VariablePut(sealed=rng.randbytes(3), **fields)
 
     def _some_evaluations(self) -> tuple[EvaluationWrite, ...]:
         rng = self.rng

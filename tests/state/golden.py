@@ -14,6 +14,7 @@ from fedsched.model.deployment import DeploymentState
 from fedsched.model.job import JobSubmission, ParameterizedJobConfig, PeriodicConfig
 from fedsched.model.node import DrainStrategy
 from fedsched.model.scaling import ScalingEvent
+from fedsched.model.service import ServiceRegistration
 from fedsched.state.fields import pack
 from fedsched.state.image import save
 from fedsched.state.tables.alloc_updates import AllocStatusUpdate, AllocTransition, Reap
@@ -41,16 +42,18 @@ from fedsched.state.tables.node_updates import (
 from fedsched.state.tables.nodes import NodeDeregister, node_upsert
 from fedsched.state.tables.plans import OfficeBegin, StoppedBatch, UpdatedGroup
 from fedsched.state.tables.scaling_events import JobScale
+from fedsched.state.tables.services import ServiceDelete, ServicesDeregister, ServicesRegister, service_write
 from fedsched.state.tables.sessions import RequestId
+from fedsched.state.tables.variables import VariableDelete, VariablePut
 from tests.builders import a_deployment, a_group, a_job, a_node, an_evaluation, an_id
 from tests.state.worlds import EMPTY_MAP, SECOND, World, column, ids, placed_group
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "state"
-GOLDEN = FIXTURES / "image-3.bin"
-"""The image of schema 3, which is the newest."""
-GOLDEN_LOG = FIXTURES / "log-3.bin"
+GOLDEN = FIXTURES / "image-4.bin"
+"""The image of schema 4, which is the newest."""
+GOLDEN_LOG = FIXTURES / "log-4.bin"
 """The log that made it: each entry with its length (32 bits, big-endian) in front."""
-OLD_IMAGES = {schema: (FIXTURES / f"image-{schema}.bin", FIXTURES / f"log-{schema}.bin") for schema in (1, 2)}
+OLD_IMAGES = {schema: (FIXTURES / f"image-{schema}.bin", FIXTURES / f"log-{schema}.bin") for schema in (1, 2, 3)}
 """Images of earlier schemas and the logs that made them."""
 
 
@@ -95,6 +98,7 @@ def a_golden_world() -> World:
     world.send(b"not a command")
     _add_around(world)
     _add_scores(world)
+    _add_services(world)
     return world
 
 
@@ -157,6 +161,22 @@ def _add_scores(world: World) -> None:
     world.register(a_job("scored", groups=[a_group("group", count=3)], priority=60))
     world.plan("scored", updated=(UpdatedGroup(group="group", ids=ids([22, 23])),), job_version=1)
     world.do(Reap(allocs=ids([21]), seen_index=world.store.index))
+
+
+def _add_services(world: World) -> None:
+    """What came with schema 4: services and variables."""
+    wanted = [("s1", "db", 22), ("s2", "db", 23), ("s3", "api", 22), ("s4", "late", 99)]
+    registrations = [
+        ServiceRegistration(id=key, service_name=name, namespace="default", node_id=an_id(2), alloc_id=an_id(alloc))
+        for key, name, alloc in wanted
+    ]
+    world.do(ServicesRegister(services=tuple(map(service_write, registrations))))
+    world.do(ServicesDeregister(ids=("s3",), node_id=an_id(2)))
+    world.do(ServiceDelete(id="s2", namespace="default", name="db"))
+    world.do(VariablePut(namespace="default", path="app/settings", sealed=b"sealed"))
+    world.do(VariablePut(namespace="default", path="app/settings", sealed=b"other", check_and_set=True))
+    world.do(VariablePut(namespace="prod", path="app", sealed=b"gone soon"))
+    world.do(VariableDelete(namespace="prod", path="app"))
 
 
 CAME = NodeEventWrite(message="came")

@@ -73,6 +73,11 @@ def test_every_command_has_one_name_for_ever() -> None:
         "plan-apply",
         "reap",
         "scheduler-config-set",
+        "service-delete",
+        "services-deregister",
+        "services-register",
+        "variable-delete",
+        "variable-put",
     ]
     assert len(NAMES) == len(COMMANDS)
 

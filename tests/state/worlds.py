@@ -118,6 +118,9 @@ def dump(state: State) -> dict[str, Any]:
         "node slots": list(state.nodes.slot_rows.scan()),
         "namespaces": list(state.places.namespaces.scan()),
         "pools": list(state.places.node_pools.scan()),
+        "services": list(state.services.rows.scan()),
+        "service names": list(state.services.names.scan()),
+        "variables": list(state.variables.rows.scan()),
         "sessions": list(state.sessions.rows.scan()),
         "results": list(state.sessions.results.scan()),
         "meta": list(state.meta.rows.scan()),
@@ -167,6 +170,7 @@ def problems(store: Store) -> list[str]:
     created = [int(allocs.live.one(slot)["create_index"]) for slot in ages]
     found += _expect("order by age", created, sorted(created))
     found += _family_problems(store)
+    found += _service_problems(store)
     words = np.ascontiguousarray(rows).view(np.uint64).reshape(len(rows), rows.dtype.itemsize // 8)
     digest = sum(column_hash(words[at : at + 1], slots[at : at + 1].astype(np.uint64)) for at in range(len(slots)))
     found += _expect("digest of allocations", allocs.digest, digest % COLUMN_HASH_MODULUS)
@@ -182,6 +186,19 @@ def _family_problems(store: Store) -> list[str]:
             counts[job.status] += 1
     kept = {row.key: {name: getattr(row, name) for name in ("pending", "running", "dead")} for row in _children(store)}
     return _expect("children", kept, wanted)
+
+
+def _service_problems(store: Store) -> list[str]:
+    """The counts of names against the registrations, and those against their allocations."""
+    wanted: dict[tuple[str, str], int] = {}
+    found = []
+    for row in store.services.rows.scan():
+        wanted[row.namespace, row.name] = wanted.get((row.namespace, row.name), 0) + 1
+        alloc = store.allocations.get(row.alloc_id)
+        if alloc is None or alloc.client_status.is_terminal:
+            found.append(f"registration {row.id} of an allocation that has ended")
+    kept = {row.key: row.count for row in store.services.names.scan()}
+    return found + _expect("names of services", kept, wanted)
 
 
 def _children(store: Store) -> list[JobChildrenRow]:

@@ -25,6 +25,8 @@ class NodeUpdateReply(Record):
     status: Annotated[NodeStatus, "What the servers take the node for."] = NodeStatus.INITIALIZING
     eval_ids: tuple[str, ...] = ()
     index: int = 0
+    servers: Annotated[tuple[str, ...], "The server ports of the region, as its servers know them."] = ()
+    time_ns: Annotated[int, "The leader's wall clock."] = 0
 
 
 class NodeStatusRequest(Record):

@@ -28,6 +28,7 @@ from fedsched.state.tables.evaluations import EvaluationWrite, store_evaluations
 from fedsched.state.tables.job_status import refresh_status
 from fedsched.state.tables.jobs import forget_job, let_go
 from fedsched.state.tables.node_updates import note_alloc_updates
+from fedsched.state.tables.services import end_services, forget_services
 
 if TYPE_CHECKING:
     from fedsched.state.transaction import Transaction
@@ -135,6 +136,7 @@ def _report(tx: Transaction, command: AllocStatusUpdate, reports: list[bytes]) -
     for namespace, job_id in allocations.recount(before, after):
         refresh_status(tx, namespace, job_id)
     tx.changed(allocations.change(slots, after))
+    end_services(tx, after)
     return int((found < 0).sum())
 
 
@@ -194,6 +196,7 @@ def apply_reap(tx: Transaction, command: Reap) -> Result:
         change = allocations.change(slots, rows, removed=True)
         jobs = allocations.recount(rows, np.zeros_like(rows))
         let_go(tx, allocations.remove(slots))
+        forget_services(tx, rows)
         tx.changed(change)
         for namespace, job_id in jobs:
             refresh_status(tx, namespace, job_id)

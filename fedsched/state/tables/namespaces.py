@@ -124,6 +124,14 @@ def apply_namespace_delete(tx: Transaction, command: NamespaceDelete) -> Result:
             f"namespace {command.name!r} still has jobs, {job.id!r} for one",
             hint="stop them with -purge first",
         )
+    variable = next(tx.store.variables.rows.scan(command.name), None)
+    if variable is not None:
+        return refused(
+            tx.index,
+            "conflict",
+            f"namespace {command.name!r} still has variables, {variable.path!r} for one",
+            hint="purge them first: `fedsched var purge`",
+        )
     if tx.delete(tx.store.places.namespace_table, command.name) is None:
         return refused(tx.index, "not_found", f"no namespace {command.name!r}")
     return tx.done()

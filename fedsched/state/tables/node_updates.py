@@ -20,6 +20,7 @@ from fedsched.state.tables.evaluations import store_evaluations
 from fedsched.state.tables.namespaces import NodePoolRow
 from fedsched.state.tables.node_events import NodeEventWrite, with_event
 from fedsched.state.tables.nodes import KEPT, Evaluations, NodeRow
+from fedsched.state.tables.services import silence_services
 
 if TYPE_CHECKING:
     from fedsched.state.transaction import Transaction
@@ -156,6 +157,7 @@ def apply_status(tx: Transaction, command: NodeStatusUpdate) -> Result:
         )
         if update.status in SILENT and row.status not in SILENT:
             changed = structs.replace(changed, missed_heartbeat_index=tx.index)
+            silence_services(tx, update.id)
         tx.put(tx.store.nodes.table, changed)
     store_evaluations(tx, command.evaluations)
     return tx.done(updated=len(command.updates) - unknown, unknown=unknown)

@@ -23,6 +23,7 @@ from fedsched.state.result import Result, refused
 from fedsched.state.table import Key, Row, Table, TableReader, WideRow
 from fedsched.state.tables.evaluations import EvaluationWrite, store_evaluations
 from fedsched.state.tables.node_events import read_events
+from fedsched.state.tables.services import silence_services
 
 if TYPE_CHECKING:
     from fedsched.state.transaction import Transaction
@@ -273,5 +274,6 @@ def apply_deregister(tx: Transaction, command: NodeDeregister) -> Result:
         row = tx.delete(nodes.table, node_id)
         assert row is not None
         nodes.leave_slot(row.slot)
+        silence_services(tx, node_id)
     store_evaluations(tx, command.evaluations)
     return tx.done()

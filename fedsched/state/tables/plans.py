@@ -35,6 +35,7 @@ from fedsched.state.tables.job_status import refresh_status
 from fedsched.state.tables.jobs import let_go
 from fedsched.state.tables.node_events import NodeEventWrite
 from fedsched.state.tables.node_updates import INELIGIBLE, set_eligibility
+from fedsched.state.tables.services import end_services
 
 if TYPE_CHECKING:
     from fedsched.state.transaction import Transaction
@@ -391,6 +392,7 @@ def _stop(tx: Transaction, batch: StoppedBatch, tally: _Tally) -> None:
     tally.jobs.update(allocations.recount(before, after))
     tally.changed += len(slots)
     tx.changed(allocations.change(slots, before))
+    end_services(tx, after)
 
 
 def _update(tx: Transaction, command: PlanApply, update: UpdatedGroup, tally: _Tally) -> None:
