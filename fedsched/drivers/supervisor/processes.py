@@ -1,0 +1,115 @@
+"""Which process is which: pids are reused, so a process is known by pid, start time and boot.
+
+Light: this is part of every supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+
+from fedsched.drivers.supervisor.bare import SIGKILL
+
+TYPE_CHECKING = False  # `typing` alone would double what a supervisor imports
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+
+
+def boot_id() -> str:
+    """Tells one run of this host's kernel from another."""
+    return read_small(BOOT_ID_FILE).decode().strip()
+
+
+def start_time(pid: int) -> int:
+    """When a process began, in ticks since boot; 0 if there is none (a zombie counts as none)."""
+    text = read_small(f"/proc/{pid}/stat", 512)
+    fields = text[text.rfind(b")") + 2 :].split(None, 20)
+    return 0 if len(fields) < 20 or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def is_running(pid: int, started: int) -> bool:
+    """Is that very process still there?"""
+    return pid > 0 and started > 0 and start_time(pid) == started
+
+
+def descendants(root: int) -> list[int]:
+    """All processes below `root`, parents first; found by looking at every process of the host."""
+    children: dict[int, list[int]] = {}
+    for pid in _all_pids():
+        fields = stat_fields(pid)
+        if fields is not None and fields[0] not in ("Z", "X"):
+            children.setdefault(int(fields[1]), []).append(pid)
+    found: list[int] = []
+    todo = [root]
+    while todo:
+        below = children.pop(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def send(pid: int, number: int) -> bool:
+    """Signal a process; false if it is gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def send_group(group: int, number: int) -> bool:
+    """Signal a process group; false if nobody is in it."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return False
+    return True
+
+
+def kill_each(pids: Iterable[int]) -> int:
+    """End all of them at once; says how many were there."""
+    return sum(send(pid, SIGKILL) for pid in pids)
+
+
+def group_pids(path: str) -> list[int]:
+    """Who is in a cgroup, its own groups included."""
+    found: list[int] = []
+    for folder, _, files in os.walk(path):
+        if "cgroup.procs" in files:
+            found += _procs(folder)
+    return found
+
+
+def _procs(folder: str) -> list[int]:
+    try:
+        with open(f"{folder}/cgroup.procs") as file:
+            return [int(line) for line in file if line.strip() not in ("", "0")]
+    except OSError:
+        return []
+
+
+def _all_pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """What follows the name in /proc/<pid>/stat; None if there is no such process."""
+    text = read_small(f"/proc/{pid}/stat")
+    return text[text.rindex(b")") + 2 :].decode().split() if b")" in text else None
+
+
+def read_small(path: str, most: int = 4096) -> bytes:
+    """A small file of the kernel's; nothing if it is not there."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, most)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)

@@ -1,0 +1,497 @@
+"""One task's supervisor: launches it, keeps its output, knows how it ended, and stays until that was acknowledged.
+
+One thread, one poll loop, nothing that waits. The order that everything rests on: the state file says that a task runs
+before anybody is told, and how it ended before anybody is told. Peers come and go; none of them can stop it, block it
+or make it grow.
+
+    launching -> running -> ending (the task's process is gone; what it left is killed, its pipes are drained)
+              -> ended (state file has the result) -> acknowledged: files and cgroups removed, the supervisor exits
+
+Light: every task has one of these.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from select import POLLIN, POLLOUT, poll
+from time import monotonic, time_ns
+
+from fedsched.drivers.supervisor import processes, state_file
+from fedsched.drivers.supervisor.bare import SIGCHLD, SIGKILL, set_wakeup_fd, signal
+from fedsched.drivers.supervisor.child import LaunchFailed, launch_task
+from fedsched.drivers.supervisor.connections import MAX_CONNECTIONS, Connection, accept, listen
+from fedsched.drivers.supervisor.frames import PROTOCOL
+from fedsched.drivers.supervisor.launch import LaunchSpec
+from fedsched.drivers.supervisor.output import Output
+from fedsched.drivers.supervisor.sessions import Sessions
+
+TYPE_CHECKING = False  # `typing` alone would double what a supervisor imports
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Final
+
+    from fedsched.drivers.isolation.enter import Jail
+    from fedsched.drivers.supervisor.bare import socket
+
+DRAIN_S: Final = 2.0
+VANISH_S: Final = 15.0
+"""How long after a SIGKILL processes may take to be gone (a disk may hold them)."""
+AGAIN_S: Final = 0.02
+STORE_AGAIN_S: Final = 0.5
+FOREVER: Final = float("inf")
+
+
+class Supervisor:
+    """The whole of it; `run` returns when it was acknowledged."""
+
+    def __init__(self, spec: LaunchSpec, boot_id: str) -> None:
+        self.spec = spec
+        self.jail: Jail | None = None
+        self.child = 0
+        self.phase = "launching"
+        self.pid = os.getpid()
+        self.table: dict[str, Any] = {
+            "version": PROTOCOL,
+            "phase": self.phase,
+            "boot_id": boot_id,
+            "task_id": spec.task_id,
+            "supervisor": [self.pid, processes.start_time(self.pid)],
+            "child": [0, 0],
+            "started_at_ns": 0,
+            "cgroups": spec.cgroups,
+            "cgroup_kill": spec.cgroup_kill,
+            "result": None,
+            "state": spec.state,
+        }
+        self.output = Output(spec)
+        self.sessions = Sessions(self)
+        self.connections: dict[int, Connection] = {}
+        self._poll = poll()
+        self._handlers: dict[int, Callable[[int], None]] = {}
+        self._waiting: list[tuple[Connection, Any]] = []
+        self._kill_at = FOREVER
+        self._drain_until = FOREVER
+        self._vanish_until = FOREVER
+        self._again_at = FOREVER
+        self._ooms = 0
+        self._listener: socket | None = None
+        self.is_acknowledged = False
+
+    def launch(self) -> dict[str, Any]:
+        """Claim the key and start the task. Raises `LaunchFailed`, with nothing left behind."""
+        spec = self.spec
+        if not state_file.claim(spec.directory, spec.key, self.table):
+            raise LaunchFailed(f"{spec.task_id} was started before, or is known to be gone")
+        try:
+            for path in spec.cgroups:
+                os.makedirs(path, exist_ok=True)
+            for path, value in spec.cgroup_files:
+                _set(path, value)
+            self._ooms = _oom_kills(spec.oom_files)
+            self._wakeup = _watch_children()
+            streams = self.output.open()
+            try:
+                if spec.isolation is not None:
+                    from fedsched.drivers.isolation import enter
+
+                    self.jail = enter.prepare(spec.isolation)
+                self.child = launch_task(spec, streams, self.jail)
+            finally:
+                for fd in set(streams):
+                    os.close(fd)
+            self.phase = "running"
+            child = [self.child, processes.start_time(self.child)]
+            self.table |= {"phase": self.phase, "child": child, "started_at_ns": time_ns()}
+            state_file.fill_in(spec.directory, spec.key, self.table)
+        except Exception as error:
+            self._give_up()
+            raise error if isinstance(error, LaunchFailed) else LaunchFailed(_said(error)) from error
+        return self.table
+
+    def _give_up(self) -> None:
+        """Undo a launch: nothing of it may be left."""
+        if self.child:
+            self._kill_all()
+            os.waitpid(self.child, 0)
+        self._release()
+        for path in self.spec.cgroups:
+            _remove_group(path)
+        state_file.remove(self.spec.directory, self.spec.key)
+
+    def run(self, first: Connection) -> None:
+        """Serve until acknowledged."""
+        self.begin(first)
+        while not self.is_acknowledged:
+            self.step()
+        self.end()
+
+    def begin(self, first: Connection) -> None:
+        """Listen to everybody."""
+        first.is_attached = True
+        if first.is_closed:
+            self._open_door()
+        else:
+            self._add(first)
+        self._watch(self._wakeup, self._on_child)
+        for fd in self.output.pipes():
+            self._watch(fd, lambda _, fd=fd: self._on_output(fd))  # type: ignore[misc]
+
+    def step(self) -> None:
+        """Wait for something to happen, and do what it asks for."""
+        for fd, events in self._poll.poll(self._timeout_ms()):
+            self._handle(fd, events)
+        self._on_time(monotonic())
+
+    def end(self) -> None:
+        """Nobody asks for this task any more: let go of everything."""
+        for connection in self.connections.values():
+            connection.close()
+        if self._listener is not None:
+            self._listener.close()
+        os.close(self._wakeup)
+        os.close(set_wakeup_fd(-1))
+
+    def _handle(self, fd: int, events: int) -> None:
+        handler = self._handlers.get(fd)
+        if handler is None:
+            return
+        try:
+            handler(events)
+        except Exception:  # whatever a peer may bring about, its connection is the price, and not the task
+            connection = self.connections.get(fd)
+            if connection is None:
+                raise
+            sys.excepthook(*sys.exc_info())
+            connection.close()
+            self._settle(fd, connection)
+
+    # Requests
+
+    def _open_door(self) -> None:
+        """Make the control socket. Only now: most tasks are started and ended over their first connection."""
+        if self._listener is None:
+            self._listener = listen(self.spec.directory, self.spec.key + state_file.SOCKET)
+            self._watch(self._listener.fileno(), self._on_peer)
+
+    def _on_peer(self, _: int) -> None:
+        assert self._listener is not None
+        connection = accept(self._listener)
+        if connection is not None and len(self.connections) < MAX_CONNECTIONS:
+            self._add(Connection(connection))
+        elif connection is not None:
+            connection.close()
+
+    def _add(self, connection: Connection) -> None:
+        fd = connection.fileno()
+        self.connections[fd] = connection
+        self._watch(fd, lambda events: self._on_connection(fd, connection, events))
+
+    def _on_connection(self, fd: int, connection: Connection, events: int) -> None:
+        if events & POLLOUT:
+            connection.flush()
+        if events & ~POLLOUT and not connection.is_closed:
+            for request in connection.receive():
+                self._serve(connection, request)
+        self._settle(fd, connection)
+
+    def _settle(self, fd: int, connection: Connection) -> None:
+        if connection.is_closed:
+            if self.connections.get(fd) is connection:
+                del self.connections[fd]
+                self._forget(fd)
+            self._waiting = [waiting for waiting in self._waiting if waiting[0] is not connection]
+            self.sessions.close(connection)
+            if not self.connections:
+                self._open_door()
+        else:
+            self._poll.modify(fd, POLLIN | (POLLOUT if connection.wants_to_write else 0))
+
+    def tell(self, connection: Connection, message: dict[str, Any]) -> None:
+        """Send something that was not asked for just now."""
+        fd = connection.fileno()
+        if fd >= 0 and not connection.is_closed:
+            connection.send(message)
+            self._settle(fd, connection)
+
+    def _serve(self, connection: Connection, request: dict[str, Any]) -> None:
+        number = request.get("id")
+        operation = OPERATIONS.get(str(request.get("op")))
+        if operation is None:
+            connection.send({"id": number, "error": f"unknown request {request.get('op')!r:.60}"})
+            return
+        try:
+            answer = operation(self, connection, request)
+        except (LookupError, TypeError, ValueError, OSError, LaunchFailed) as error:
+            connection.send({"id": number, "error": _said(error)})
+            return
+        if answer is not None:
+            connection.send({"id": number, "ok": answer})
+
+    def _ping(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        return self.table | {"phase": self.phase, "output": self.output.report()}
+
+    def _attach(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        connection.is_attached = True  # before anything else is sent: the answer comes first, then what happens
+        return self._ping(connection, request)
+
+    def _door(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        self._open_door()
+        return {}
+
+    def _wait(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any] | None:
+        if self.phase == "ended":
+            return {"result": self.table["result"]}
+        self._waiting.append((connection, request.get("id")))
+        return None
+
+    def _signal(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        number = int(request["signal"])
+        if self.phase != "running":
+            raise ValueError("the task has ended")
+        processes.send(self.child, number)
+        return {}
+
+    def _stop(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any] | None:
+        """Answered when all of it is gone. A second request ends no earlier, unless it says so."""
+        kill_at = monotonic() + max(0.0, float(request.get("timeout", 0)))
+        number = int(request.get("signal") or 0)
+        if self.phase == "running":
+            if self._kill_at == FOREVER or request.get("sooner"):
+                self._kill_at = min(self._kill_at, kill_at)
+            if number:
+                processes.send(self.child, number)
+        return self._wait(connection, request)
+
+    def _update(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        self.output.set_limits(int(request["max_files"]), int(request["max_file_bytes"]))
+        return {}
+
+    def _exec(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any] | None:
+        if self.phase != "running":
+            raise ValueError("the task has ended")
+        return self.sessions.start(connection, request)
+
+    def _acknowledge(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        if self.phase != "ended":
+            raise ValueError("the task has not ended")
+        for path in self.spec.cgroups:
+            _remove_group(path)
+        state_file.remove(self.spec.directory, self.spec.key)
+        self.is_acknowledged = True
+        return {}
+
+    # What happens
+
+    def _on_output(self, fd: int) -> None:
+        if not self.output.pump(fd):
+            self._forget(fd)
+            self.output.close_pipe(fd)
+            if self.phase == "ending" and not self.output.is_open:
+                self._again_at = min(self._again_at, monotonic())
+
+    def _on_child(self, _: int) -> None:
+        while True:
+            try:
+                os.read(self._wakeup, 4096)
+            except BlockingIOError:
+                break
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if pid == self.child and self.phase == "running":
+                self._begin_end(status)
+            else:
+                self.sessions.ended(pid, status)
+
+    def _begin_end(self, status: int) -> None:
+        """The task's own process is gone: whatever it left behind goes too, then its output is complete."""
+        code = os.waitstatus_to_exitcode(status)
+        is_success = code == 0
+        self.table["result"] = {
+            "exit_code": code if code >= 0 else 128 - code,
+            "signal": -code if code < 0 else 0,
+            "oom_killed": not is_success and _oom_kills(self.spec.oom_files) > self._ooms,
+            "finished_at_ns": time_ns(),
+            "error": "",
+        }
+        self.phase = "ending"
+        now = monotonic()
+        self._kill_at = FOREVER
+        self._drain_until = now + DRAIN_S
+        self._vanish_until = now + VANISH_S
+        self._kill_all()
+        self._release()
+        self._again_at = now
+
+    def _kill_all(self) -> None:
+        """Everything that belongs to the task, one pass. Orphans are our own children: no new session hides them."""
+        processes.send_group(self.child, SIGKILL)
+        group = self.spec.cgroup_kill
+        members = []
+        if group:
+            if not _write(f"{group}/cgroup.kill", "1"):
+                _write(f"{group}/pids.max", "0")  # nobody in it forks faster than it is killed
+            members = processes.group_pids(group)
+            processes.kill_each(members)
+        if not members and self._has_children():
+            processes.kill_each(processes.descendants(self.pid))
+
+    def _release(self) -> None:
+        if self.jail is not None:
+            from fedsched.drivers.isolation import enter
+
+            jail, self.jail = self.jail, None
+            enter.release(jail)
+
+    def _has_children(self) -> bool:
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        return True
+
+    def _on_time(self, now: float) -> None:
+        self.output.on_time(now)
+        dropped = self.output.newly_dropped(now)
+        if dropped:
+            self._tell_all({"event": "dropped", "bytes": dropped})
+        if self.phase == "running" and now >= self._kill_at:
+            self._kill_at = FOREVER
+            self._kill_all()
+        if self.phase == "ending" and now >= self._again_at:
+            self._try_to_end(now)
+
+    def _try_to_end(self, now: float) -> None:
+        self._on_child(0)
+        if self._has_children() and now < self._vanish_until:
+            self._kill_all()
+            self._again_at = now + AGAIN_S
+            return
+        if self.output.is_open and now < self._drain_until:
+            self._again_at = self._drain_until
+            return
+        self._end()
+
+    def _end(self) -> None:
+        for fd in self.output.pipes():
+            self._forget(fd)
+        self.output.close()
+        result = self.table["result"]
+        if self._has_children():
+            result["error"] = f"processes of the task were still there {VANISH_S:.0f} s after they were killed"
+        self.phase = "ended"
+        try:
+            self.table |= {"phase": self.phase, "result": result, "output": self.output.report()}
+            state_file.replace(self.spec.directory, self.spec.key, self.table)
+        except OSError:
+            # What is not on disk is not told: a full disk may have room again.
+            self.phase = "ending"
+            self._again_at = monotonic() + STORE_AGAIN_S
+            return
+        self._again_at = FOREVER
+        waiting, self._waiting = self._waiting, []
+        for connection, number in waiting:
+            self.tell(connection, {"id": number, "ok": {"result": result}})
+        self._tell_all({"event": "ended", "result": result})
+
+    def _tell_all(self, message: dict[str, Any]) -> None:
+        for connection in list(self.connections.values()):
+            if connection.is_attached:
+                self.tell(connection, message)
+
+    # The loop's own
+
+    def _watch(self, fd: int, handler: Callable[[int], None]) -> None:
+        self._handlers[fd] = handler
+        self._poll.register(fd, POLLIN)
+
+    def _forget(self, fd: int) -> None:
+        if self._handlers.pop(fd, None) is not None:
+            try:
+                self._poll.unregister(fd)
+            except KeyError:
+                return
+
+    def _timeout_ms(self) -> int | None:
+        at = min(self._kill_at, self._again_at, self.output.wake_at())
+        if at == FOREVER:
+            return None
+        return max(0, int((at - monotonic()) * 1000) + 1)
+
+
+OPERATIONS: Final[dict[str, Callable[[Supervisor, Connection, dict[str, Any]], dict[str, Any] | None]]] = {
+    "ping": Supervisor._ping,
+    "attach": Supervisor._attach,
+    "door": Supervisor._door,
+    "wait": Supervisor._wait,
+    "signal": Supervisor._signal,
+    "stop": Supervisor._stop,
+    "update": Supervisor._update,
+    "stats": Supervisor._ping,
+    "exec": Supervisor._exec,
+    "acknowledge": Supervisor._acknowledge,
+}
+
+
+def _watch_children() -> int:
+    """A descriptor that becomes readable when a child has ended."""
+    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal(SIGCHLD, _heard)
+    return reading
+
+
+def _heard(*_: object) -> None:
+    """Only so that the signal is not ignored: the wake-up descriptor has it."""
+
+
+def _oom_kills(files: list[str]) -> int:
+    found = 0
+    for path in files:
+        for line in processes.read_small(path).splitlines():
+            if line.startswith(b"oom_kill "):
+                found += int(line.split()[1])
+    return found
+
+
+def _write(path: str, value: str) -> bool:
+    try:
+        fd = os.open(path, os.O_WRONLY)
+    except OSError:
+        return False
+    try:
+        os.write(fd, value.encode())
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _set(path: str, value: str) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, value.encode())
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror} (writing {value})", path) from None
+    finally:
+        os.close(fd)
+
+
+def _remove_group(path: str) -> None:
+    for folder, _, _ in os.walk(path, topdown=False):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            continue  # somebody is still in it: the agent sweeps what is left over
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if isinstance(error.filename, str) else error.strerror
+    return str(error) or type(error).__name__
