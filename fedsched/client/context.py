@@ -1,0 +1,140 @@
+"""What hooks and runners of one client share, and what they may know about their allocation and task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from fedsched.client.service_book import ServiceBook
+from fedsched.drivers.driver import Driver, DriverNetwork, TaskDirs
+from fedsched.env.env import Env
+from fedsched.model.alloc import Allocation
+from fedsched.model.group import TaskGroup
+from fedsched.model.job import Job
+from fedsched.model.node import Node
+from fedsched.model.task import Task
+from fedsched.model.task_state import TaskEvent, TaskState
+from fedsched.rpc.caller import Caller
+from fedsched.telemetry.log import Logger
+from fedsched.telemetry.metrics import Registry
+
+if TYPE_CHECKING:
+    from fedsched.client.check_book import CheckBook
+    from fedsched.client.settings import ClientSettings
+    from fedsched.client.task_env import TaskEnvironment
+
+
+class Servers(Protocol):
+    """The way to the region's servers, over whichever link is up."""
+
+    async def caller(self) -> Caller:
+        """Somebody to ask; waits while no server is reached (set a deadline)."""
+
+    @property
+    def is_connected(self) -> bool: ...
+
+    @property
+    def last_contact(self) -> float:
+        """When a heartbeat was answered last, by `env.now()`; the agent's start plus 50 s before the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientParts:
+    """What all of one client share."""
+
+    settings: ClientSettings
+    env: Env
+    log: Logger
+    metrics: Registry
+    node: Callable[[], Node]
+    """The node as it was registered last."""
+    region: str
+    servers: Servers
+    drivers: Callable[[str], Driver]
+    """By name; raises `DriverError` for one that is not here."""
+    checks: CheckBook
+    """Results of service checks."""
+    has_contact: trio.Event
+    """Set once servers have confirmed what should run here."""
+    other_alloc: Callable[[str], AllocContext | None]
+    """Another allocation of this host, by id: the one before a replacement."""
+    now_ns: Callable[[], int]
+    """Wall clock."""
+    secret_id: str = ""
+    """What this node proves itself with to servers. In nothing else that anybody is shown."""
+    services: ServiceBook = field(default_factory=ServiceBook)
+    """What the allocations of this host offer."""
+
+
+class AllocContext:
+    """One allocation on this host, as hooks see it. `alloc` changes when it is updated in place."""
+
+    def __init__(self, parts: ClientParts, alloc: Allocation, root: Path) -> None:
+        self.parts = parts
+        self.alloc = alloc
+        self.root = root
+        """`<alloc_dir>/<alloc id>`."""
+        self.tasks: dict[str, TaskContext] = {}
+        self.terminal = trio.Event()
+        """All its tasks are over for good."""
+
+    @property
+    def job(self) -> Job:
+        assert self.alloc.job is not None
+        return self.alloc.job
+
+    @property
+    def group(self) -> TaskGroup:
+        return next(group for group in self.job.task_groups if group.name == self.alloc.task_group)
+
+
+class TaskActions(Protocol):
+    """What a hook may ask of its task's runner. None of them waits for the outcome."""
+
+    def emit(self, event: TaskEvent) -> None:
+        """Add an event; the time is filled in."""
+
+    def restart(self, reason: str, *, is_failure: bool = False) -> None:
+        """Start it again; a failure counts by its restart policy."""
+
+    def signal(self, signal: str, reason: str) -> None: ...
+
+    def kill(self, reason: str, *, is_failure: bool = False) -> None: ...
+
+
+class TaskContext:
+    """One task of an allocation, as hooks see it."""
+
+    def __init__(self, alloc: AllocContext, name: str, dirs: TaskDirs, driver: Driver, actions: TaskActions) -> None:
+        self.alloc = alloc
+        self.name = name
+        self.dirs = dirs
+        self.driver = driver
+        self.actions = actions
+        self.task_id = ""
+        """What the driver calls it while it is started, else empty."""
+        self.state = TaskState()
+        """As it was reported last."""
+        self.hook_env: Mapping[str, str] = {}
+        """What hooks have added so far in this start."""
+        self.template_env: Mapping[str, str] = {}
+        self.network: DriverNetwork | None = None
+        """Where the driver said that it is reached, if it gave it an address of its own."""
+
+    @property
+    def parts(self) -> ClientParts:
+        return self.alloc.parts
+
+    @property
+    def task(self) -> Task:
+        return next(task for task in self.alloc.group.tasks if task.name == self.name)
+
+    def environment(self) -> TaskEnvironment:
+        """The environment as it is now, with all that hooks have added so far."""
+        from fedsched.client.task_env import task_environment
+
+        return task_environment(self)
