@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 from fedsched.codec import dumps, to_builtins, to_bytes
 from fedsched.env.ids import uuid_text
@@ -31,6 +31,9 @@ from fedsched.sdk.target import Target
 from fedsched.wire.blocking_link import BlockingCall
 from fedsched.wire.call_state import Flow
 from fedsched.wire.errors import RemoteError
+
+if TYPE_CHECKING:
+    from fedsched.sdk.streams import Stream
 
 PATIENCE_S: Final = 30.0
 """An election takes seconds; a person waits half a minute before trying something else."""
@@ -57,6 +60,9 @@ class ClientLink(Protocol):
 
     def open_call(self, method: str, payload: bytes, flow: Flow, timeout_s: float = ...) -> BlockingCall:
         """Start a call."""
+
+    def wait(self, timeout_s: float, others: Sequence[int] = ...) -> list[int]:
+        """Take in what has come, or wait for it."""
 
     def close(self) -> None:
         """End the link."""
@@ -132,6 +138,25 @@ class Client:
         """Ask for a stream of bytes; sent once, since its reader may have used what came before the weather."""
         payload = _sealed(self._meta(method, None, None, stale, 0, 0.0), request)
         return Download(self, method, self._open(method, payload, float("inf")))
+
+    def open_stream(self, method: Method[Q, R], request: Q, *, namespace: str | None = None) -> Stream[R]:
+        """Ask for a stream of records or bytes, and go on; `wait` takes in what comes. Sent once, as `download` is."""
+        from fedsched.sdk.streams import Stream
+
+        payload = _sealed(self._meta(method, None, namespace, False, 0, 0.0), request)
+        return Stream(self, method, self._open(method, payload, float("inf")))
+
+    def wait(self, timeout_s: float, others: Sequence[int] = ()) -> list[int]:
+        """Take in what has come for open streams; if nothing has, wait so long, or until one of these descriptors has
+        something to read. Gives those that have."""
+        if self._link is not None:
+            return self._link.wait(timeout_s, others)
+        if others:
+            from select import select
+
+            return select(list(others), [], [], timeout_s)[0]
+        self._sleep(timeout_s)
+        return []
 
     def upload(self, method: Method[Q, R], request: Q, items: Iterable[bytes]) -> R:
         """Stream bytes to the agent and wait for its answer; sent once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from fedsched.model.errors import Unavailable
 from fedsched.sdk.client import PATIENCE_S, Client
 from fedsched.sdk.target import Target, target_of
 from fedsched.wire import blocking_link
@@ -36,8 +37,15 @@ def open_client(target: Target, *, patience_s: float = PATIENCE_S) -> Client:
         server_name=target.tls_server_name,
         skip_verify=target.tls_skip_verify,
     )
+    addresses = [target.address, *target.others]
 
     def dial() -> blocking_link.BlockingLink:
-        return blocking_link.connect(target.address, tls=tls)
+        """The first that is there; the next time, whoever was there last is asked first."""
+        for _ in addresses[1:]:
+            try:
+                return blocking_link.connect(addresses[0], tls=tls)
+            except Unavailable:
+                addresses.append(addresses.pop(0))
+        return blocking_link.connect(addresses[0], tls=tls)
 
     return Client(target, dial, patience_s=patience_s)

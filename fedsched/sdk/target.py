@@ -25,17 +25,24 @@ class Target(NamedTuple):
     client_key: str = ""
     tls_server_name: str = ""
     tls_skip_verify: bool = False
+    others: tuple[Address, ...] = ()
+    """Agents of the same region to try when the first is not there."""
 
 
 def target_of(address: str = "", environ: Mapping[str, str] | None = None, **given: str | bool | None) -> Target:
-    """Work out whom to talk to. What is given wins, then FEDSCHED_ variables, then NOMAD_ ones, then the defaults."""
+    """Work out whom to talk to. What is given wins, then FEDSCHED_ variables, then NOMAD_ ones, then the defaults.
+
+    Several addresses may be given, with commas between them: agents of one region, of which the first that is there
+    is asked.
+    """
     environ = environ or {}
 
     def choose(name: str, variable: str) -> str:
         return str(given.get(name) or environ.get(f"FEDSCHED_{variable}") or environ.get(f"NOMAD_{variable}") or "")
 
+    first, *others = (address or choose("", "ADDR") or DEFAULT_ADDRESS).split(",")
     return Target(
-        parse_address(address or choose("", "ADDR") or DEFAULT_ADDRESS),
+        parse_address(first),
         region=choose("region", "REGION"),
         namespace=choose("namespace", "NAMESPACE") or "default",
         token=choose("token", "TOKEN"),
@@ -45,6 +52,7 @@ def target_of(address: str = "", environ: Mapping[str, str] | None = None, **giv
         client_key=choose("client_key", "CLIENT_KEY"),
         tls_server_name=choose("tls_server_name", "TLS_SERVER_NAME"),
         tls_skip_verify=bool(given.get("tls_skip_verify")) or is_true(choose("", "SKIP_VERIFY")),
+        others=tuple(parse_address(text) for text in others if text.strip()),
     )
 
 

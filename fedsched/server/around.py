@@ -18,6 +18,8 @@ from fedsched.server.endpoints.job_extras import JobExtrasEndpoint
 from fedsched.server.endpoints.node import NodeEndpoint
 from fedsched.server.endpoints.operator import OperatorEndpoint
 from fedsched.server.endpoints.places import PlacesEndpoint
+from fedsched.server.endpoints.service import ServiceEndpoint
+from fedsched.server.endpoints.variable import VariableEndpoint
 from fedsched.server.endpoints.why import WhyEndpoint
 from fedsched.server.leader.client_updates import ClientUpdatesService
 from fedsched.server.leader.deployments import DeploymentsService
@@ -77,6 +79,8 @@ class Around:
             JobExtrasEndpoint(desk, self.duties, served),
             OperatorEndpoint(desk, self.duties),
             PlacesEndpoint(desk),
+            ServiceEndpoint(desk),
+            VariableEndpoint(desk),
         ]
         if fleet is not None:
             self.endpoints.append(WhyEndpoint(desk, fleet, served=served, schedulers=schedulers))

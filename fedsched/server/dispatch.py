@@ -1,4 +1,4 @@
-"""Where a call runs: the right region, then the leader or this server's own state, new enough.
+"""Where a call runs: the right region, then the leader, a node, or this server's own state, new enough.
 
     who are you? -> this region? -> leader's business: here, or passed on once -> read: wait until new enough -> handler
                                                                      (and, for a blocking query, until there is news)
@@ -31,6 +31,7 @@ from fedsched.rpc.method import Method, RunsAt
 from fedsched.rpc.relay import RunsInCircles, relay
 from fedsched.rpc.server_side import CallContext, ServeHere
 from fedsched.server.identity import check_allowed
+from fedsched.server.node_calls import NodeCalls
 from fedsched.server.peers import PeerLinks
 from fedsched.server.waits import Look, Looked, StateWaits
 from fedsched.telemetry.log import Logger
@@ -82,6 +83,7 @@ class Dispatch:
         peers: PeerLinks,
         waits: StateWaits,
         looks: Mapping[Method[Any, Any], Look],
+        nodes: NodeCalls,
         env: Env,
         log: Logger,
     ) -> None:
@@ -92,6 +94,7 @@ class Dispatch:
         self._peers = peers
         self._waits = waits
         self._looks = looks
+        self._nodes = nodes
         self._log = log
         self._session = env.new_id()
         self._numbers = count(1)
@@ -118,7 +121,9 @@ class Dispatch:
         if method.writes and meta.request_id is None:
             context.meta = structs.replace(meta, request_id=RequestID(session=self._session, seq=next(self._numbers)))
         try:
-            if method.runs_at is RunsAt.LEADER and (method.writes or not meta.stale):
+            if method.runs_at is RunsAt.NODE:
+                answer = await self._nodes.answer(context, request, self._read_barrier)
+            elif method.runs_at is RunsAt.LEADER and (method.writes or not meta.stale):
                 answer = await self._from_leader(context, request, serve_here)
             else:
                 answer = await self._from_own_state(context, request, serve_here)
@@ -187,7 +192,10 @@ class Dispatch:
 
     async def _catch_up(self, context: CallContext) -> None:
         if context.method.needs_quorum and not context.meta.stale:
-            await self._until_answered(context, self._raft.read_barrier)
+            await self._read_barrier(context)
+
+    async def _read_barrier(self, context: CallContext) -> None:
+        await self._until_answered(context, self._raft.read_barrier)
 
     def _look(self, context: CallContext, request: Body[Any]) -> Looked:
         return self._waits.look(self._looks[context.method], request.record(), context)

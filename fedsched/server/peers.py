@@ -36,7 +36,10 @@ class PeerLinks:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
 
     async def caller(self, peer: ServerInfo) -> LinkCaller:
         """Somebody to ask at this server; `Unavailable` if it cannot be reached."""
@@ -59,14 +62,18 @@ class PeerLinks:
         return LinkCaller(link)
 
     async def _dial(self, peer: ServerInfo) -> Link:
-        if self._nursery is None:
-            raise Unavailable("this server is not running yet")
+        nursery = self._nursery
+        if nursery is None:
+            raise Unavailable("this server is not running")
         try:
             with trio.fail_after(DIAL_S):
                 stream = await self._dialer.open(peer, Preamble.CALLS)
                 carrier = StreamCarrier(stream, peer.name or peer.address)
                 link = Link(carrier, is_opener=True, limits=SERVER_LIMITS, greeting=self._greeting)
-                self._nursery.start_soon(link.run)
+                if self._nursery is not nursery:
+                    await trio.aclose_forcefully(stream)
+                    raise Unavailable("this server has stopped")
+                nursery.start_soon(link.run)
                 await link.wait_ready()
         except trio.TooSlowError:
             raise Unavailable(f"{peer.name or peer.address} did not answer within {DIAL_S:g} s") from None

@@ -55,6 +55,7 @@ from fedsched.server.leader.versions import VersionService
 from fedsched.server.leader.work import LeaderWork
 from fedsched.server.machine import StateMachine
 from fedsched.server.members import Members, Self
+from fedsched.server.node_calls import NodeCalls
 from fedsched.server.peers import PeerLinks
 from fedsched.server.proposals import Proposals
 from fedsched.server.raft_metrics import watch_raft
@@ -210,6 +211,8 @@ class Server:
             SchedulingEndpoint(self.work),
             *around.endpoints,
         ]
+        node_calls = NodeCalls(desk, around.uplinks)
+        endpoints.append(node_calls)
         self.waits = StateWaits(machine, self._env.rng("blocking-query"))
         dispatch = Dispatch(
             region=options.region,
@@ -219,6 +222,7 @@ class Server:
             peers=peers,
             waits=self.waits,
             looks={**jobs.looks(), **evaluations.looks(), **around.looks()},
+            nodes=node_calls,
             env=self._env,
             log=self._log,
         )

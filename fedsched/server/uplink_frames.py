@@ -6,7 +6,6 @@ in common, and the node's own row; only the last differs, and it is a slice of o
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final, NamedTuple, TypeVar
 
 from fedsched.codec import to_bytes_sparse
@@ -72,6 +71,11 @@ class Encoded:
         job = state.jobs.version_by_key(version)
         return b"" if job is None else _keep(self._jobs, version, to_bytes_sparse(job))
 
+    def ahead(self, state: State, ref: int) -> None:
+        """Encode an origin and its job now, if they are still there, so that using them later costs little."""
+        if state.allocations.origins.get(ref) is not None:
+            self.job(state, self.origin(state, ref).version)
+
     def forget(self) -> None:
         """The state was replaced: the same keys may mean something else."""
         self._origins.clear()
@@ -89,7 +93,8 @@ def _keep(kept: dict[K, V], key: K, value: V, limit: int = ENCODED_MAX) -> V:
 class Reading:
     """Allocations as they were at one moment, with all that frames say of them.
 
-    Frames for many nodes are made over several turns of the event loop; what they say is read in one.
+    Frames for many nodes are made over several turns of the event loop; what they say is read in one, which is short if
+    origins and jobs have been encoded ahead.
     """
 
     __slots__ = ("_jobs", "_kin", "_own", "_refs", "_rows", "_told", "index")
@@ -126,7 +131,7 @@ class Outgoing:
     def __init__(self) -> None:
         self._origins: dict[int, object] = {}
         self._versions: dict[VersionKey, None] = {}
-        self.unsent: deque[bytes] = deque()
+        self.unsent: list[bytes] = []
         """Items of frames for which there was no room yet; nothing newer is made before they are gone."""
         self.written = 0
         """The client's last report that is in the log."""

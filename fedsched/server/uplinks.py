@@ -12,6 +12,7 @@ and when they are too many it is sent everything anew.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,7 @@ from fedsched.server.uplink_frames import Encoded, Outgoing, Reading
 from fedsched.state.changes import AllocChange, Changes
 from fedsched.state.columns import Rows, Slots, picked
 from fedsched.state.store import State
+from fedsched.wire.link import Link
 
 PENDING_MAX: Final = 20_000
 """Changed slots noted for one node that does not read before it is sent everything anew."""
@@ -35,6 +37,10 @@ GATHERED_MAX: Final = 200_000
 """Changed slots gathered for all nodes before they are all looked at anew."""
 NODES_AT_ONCE: Final = 16
 """Frames made before everybody else gets a turn."""
+PORTION: Final = 1_024
+"""Changed allocations read at once, as far as they do not belong to one node."""
+ENCODED_AT_ONCE: Final = 4
+"""Job versions encoded before everybody else gets a turn."""
 STUCK_SHARE: Final = 0.05
 STUCK_FEW: Final = 16
 """If more of the streams than these have no room for what is sent, clients are behind: fewer frames help them."""
@@ -47,9 +53,13 @@ NODES_TABLE: Final = "nodes"
 class Uplink:
     """One stream to one node's client."""
 
-    def __init__(self, node_id: str, node_slot: int, items: Items) -> None:
+    __slots__ = ("_changed", "_is_whole", "_items", "_removed", "link", "node_id", "node_slot", "out", "scope")
+
+    def __init__(self, node_id: str, node_slot: int, items: Items, link: Link | None = None) -> None:
         self.node_id = node_id
         self.node_slot = node_slot
+        self.link = link
+        """The way to call its client."""
         self.scope = trio.CancelScope()
         """Ends the stream."""
         self.out = Outgoing()
@@ -57,6 +67,11 @@ class Uplink:
         self._changed: dict[int, None] = {}
         self._removed: dict[bytes, None] = {}
         self._is_whole = True
+
+    @property
+    def is_whole(self) -> bool:
+        """Its next frame says everything."""
+        return self._is_whole
 
     @property
     def is_plain(self) -> bool:
@@ -88,9 +103,12 @@ class Uplink:
     def push(self) -> bool:
         """Send what there is room for; whether that was all."""
         unsent = self.out.unsent
-        while unsent and self._items.try_send(unsent[0]):
-            unsent.popleft()
-        return not unsent
+        sent = 0
+        while sent < len(unsent) and self._items.try_send(unsent[sent]):
+            sent += 1
+        if sent:
+            self.out.unsent = unsent[sent:]
+        return sent == len(unsent)
 
     def take(self, state: State, encoded: Encoded, sent_index: int, shared_index: int, pace_ms: int) -> int:
         """Put on its way all that waited for this node alone; the index up to which it has then been told everything.
@@ -126,6 +144,16 @@ class Uplink:
         return index
 
 
+def _portions(slots: Slots, nodes: Slots) -> Iterator[Slots]:
+    """Cut what is sorted by node where a node ends, about every `PORTION`."""
+    start = 0
+    while start < len(slots):
+        end = min(start + PORTION, len(slots))
+        end = int(np.searchsorted(nodes, nodes[end - 1], side="right"))
+        yield slots[start:end]
+        start = end
+
+
 class Uplinks:
     """All streams of this server."""
 
@@ -136,7 +164,7 @@ class Uplinks:
         self._by_node: dict[int, Uplink] = {}
         self._sent: NDArray[np.int64] = np.full(1024, NOBODY, dtype=np.int64)
         """By node slot: the index that its client has been told of everything up to."""
-        self._gathered: list[AllocChange] = []
+        self._gathered: list[Slots] = []
         self._gathered_count = 0
         self._shared_index = 0
         """All changes up to this one are with the nodes they concern."""
@@ -152,14 +180,20 @@ class Uplinks:
     def __len__(self) -> int:
         return len(self._by_node)
 
+    def link_of(self, node_slot: int) -> Link | None:
+        """The link of this node's client, if its stream is here and it takes calls."""
+        uplink = self._by_node.get(node_slot)
+        link = uplink.link if uplink is not None else None
+        return link if link is not None and link.may_call else None
+
     # ---- one stream -----------------------------------------------------------------------------------------
 
-    async def serve(self, node_id: str, node_slot: int, items: Items) -> None:
+    async def serve(self, node_id: str, node_slot: int, items: Items, link: Link | None = None) -> None:
         """Send what this node should run and take what its client reports, until either side ends it.
 
         Returns when the node is forgotten, or its client has come back over another stream.
         """
-        uplink = Uplink(node_id, node_slot, items)
+        uplink = Uplink(node_id, node_slot, items, link)
         self._open(uplink)
         try:
             with uplink.scope:
@@ -185,12 +219,14 @@ class Uplinks:
         before = self._by_node.get(uplink.node_slot)
         if before is not None:
             before.scope.cancel("its client has come back over another stream")
-        if uplink.node_slot >= len(self._sent):
-            more = np.full(uplink.node_slot + 1, NOBODY, dtype=np.int64)
-            self._sent = np.concatenate([self._sent, more])
+        self._make_room(uplink.node_slot)
         self._by_node[uplink.node_slot] = uplink
         self._sent[uplink.node_slot] = -1
         self._wait_alone(uplink)
+
+    def _make_room(self, node_slot: int) -> None:
+        if node_slot >= len(self._sent):
+            self._sent = np.concatenate([self._sent, np.full(node_slot + 1, NOBODY, dtype=np.int64)])
 
     def _close(self, uplink: Uplink) -> None:
         if self._alone.get(uplink.node_id) is uplink:
@@ -213,11 +249,18 @@ class Uplinks:
                 if change.removed:
                     self._note_removed(change)
                 else:
-                    self._gathered.append(change)
-                    self._gathered_count += len(change.slots)
-                    self._news.set()
+                    self._gather(change)
         if self._gathered_count > GATHERED_MAX:
             self._start_over()
+
+    def _gather(self, change: AllocChange) -> None:
+        """Keep those of nodes whose clients are here; whoever comes later is told everything anyway."""
+        self._make_room(int(change.node_slots.max(initial=-1)))
+        slots = change.slots[self._sent[change.node_slots] != NOBODY]
+        if len(slots):
+            self._gathered.append(slots)
+            self._gathered_count += len(slots)
+            self._news.set()
 
     def _start_over(self) -> None:
         self._gathered, self._gathered_count = [], 0
@@ -229,9 +272,10 @@ class Uplinks:
 
     def _end_gone(self) -> None:
         """Streams of nodes that are forgotten end."""
+        nodes = self._machine.store.nodes
         for slot, uplink in self._by_node.items():
-            known = self._machine.store.nodes.at(slot)
-            if known is None or known.node_id != uplink.node_id:
+            row = nodes.get(uplink.node_id)  # a slot outlives its node while there are allocations of it
+            if row is None or row.slot != slot:
                 uplink.scope.cancel("the node is forgotten")
 
     def _note_removed(self, change: AllocChange) -> None:
@@ -287,13 +331,50 @@ class Uplinks:
         self._shared_index = state.index
         if not gathered:
             return
-        slots, rows = self._sorted_by_node(state, gathered)
-        if not len(slots):
-            return
-        nodes: NDArray[np.int64] = rows["node"].astype(np.int64)
-        starts = np.flatnonzero(np.r_[True, nodes[1:] != nodes[:-1]])
-        ends = np.r_[starts[1:], len(nodes)].tolist()
-        reading = Reading(state, self._encoded, state.index, slots, rows)
+        slots, nodes = self._sorted_by_node(state, gathered)
+        await trio.lowlevel.checkpoint()
+        for portion in _portions(slots, nodes):
+            await self._encode_ahead(state, portion)
+            if self._machine.store is not state:
+                return  # everything starts over
+            await self._send_portion(state, portion)
+
+    def _sorted_by_node(self, state: State, gathered: list[Slots]) -> tuple[Slots, Slots]:
+        """The allocations that changed and whose clients are here and do not know it yet, with their nodes."""
+        slots = np.unique(np.concatenate(gathered))
+        rows = state.allocations.columns.read(slots)
+        nodes: Slots = rows["node"].astype(np.int64)
+        self._make_room(int(nodes.max()))
+        news = np.flatnonzero(self._is_news(rows))
+        order = news[np.argsort(nodes[news], kind="stable")]
+        return slots[order], nodes[order]
+
+    def _is_news(self, rows: Rows) -> NDArray[np.bool_]:
+        news: NDArray[np.bool_] = (rows["used"] != 0) & (rows["alloc_modify_index"] > self._sent[rows["node"]])
+        return news
+
+    async def _encode_ahead(self, state: State, slots: Slots) -> None:
+        """Encode what these allocations come from, with turns for everybody else: their frames are then cheap."""
+        refs = dict.fromkeys(state.allocations.columns.read(slots)["origin"].tolist())
+        for number, ref in enumerate(refs, 1):
+            if not number % ENCODED_AT_ONCE:
+                await trio.lowlevel.checkpoint()
+            self._encoded.ahead(state, ref)
+
+    async def _send_portion(self, state: State, slots: Slots) -> None:
+        """Frames for some of the nodes.
+
+        What is read may be newer than the index they are told: what changed after that goes once more, with all else
+        that changed then.
+        """
+        rows = state.allocations.columns.read(slots)
+        news = np.flatnonzero(self._is_news(rows))
+        order = news[np.argsort(rows["node"][news], kind="stable")]
+        slots, rows = slots[order], picked(rows, order)
+        nodes = rows["node"]
+        starts = np.flatnonzero(np.r_[True, nodes[1:] != nodes[:-1]]) if len(nodes) else order
+        ends = [*starts[1:].tolist(), len(nodes)] if len(nodes) else []
+        reading = Reading(state, self._encoded, self._shared_index, slots, rows)
         groups = zip(nodes[starts].tolist(), starts.tolist(), ends, strict=True)
         for number, (node, start, end) in enumerate(groups, 1):
             if not number % NODES_AT_ONCE:
@@ -311,18 +392,6 @@ class Uplinks:
             if not uplink.push():
                 self._wait_alone(uplink)
 
-    def _sorted_by_node(self, state: State, gathered: list[AllocChange]) -> tuple[Slots, Rows]:
-        """The allocations that changed and whose clients are here and do not know it yet."""
-        slots = np.unique(np.concatenate([change.slots for change in gathered]))
-        rows = state.allocations.columns.read(slots)
-        nodes = rows["node"]
-        if len(nodes) and int(nodes.max()) >= len(self._sent):
-            more = np.full(int(nodes.max()) + 1, NOBODY, dtype=np.int64)
-            self._sent = np.concatenate([self._sent, more])
-        news = np.flatnonzero((rows["used"] != 0) & (rows["alloc_modify_index"] > self._sent[nodes]))
-        order = news[np.argsort(nodes[news], kind="stable")]
-        return slots[order], picked(rows, order)
-
     async def _send_alone(self) -> None:
         """New streams, slow readers, and those of whose allocations some are gone."""
         alone, self._alone = self._alone, {}
@@ -331,6 +400,9 @@ class Uplinks:
                 await trio.lowlevel.checkpoint()
             if self._by_node.get(uplink.node_slot) is not uplink:
                 continue
+            if uplink.is_whole:
+                state = self._machine.store
+                await self._encode_ahead(state, state.allocations.slots_of_node(uplink.node_slot))
             if uplink.push() and (not uplink.is_plain or uplink.out.written != uplink.out.told_written):
                 state = self._machine.store
                 sent = int(self._sent[uplink.node_slot])

@@ -8,8 +8,10 @@ from fedsched.model.alloc import Allocation
 from fedsched.model.alloc_metric import AllocMetric
 from fedsched.model.record import to_api
 from fedsched.model.task_state import TaskState
+from fedsched.model.usage import AllocResourceUsage
 from fedsched.rpc.methods.alloc import ALLOC_GET, ALLOC_STOP, AllocRequest, AllocStopRequest
-from fedsched.verbs.amounts import size
+from fedsched.verbs import usage
+from fedsched.verbs.amounts import share, size, size_share
 from fedsched.verbs.finding import all_allocs, alloc_table, find_alloc, find_job
 from fedsched.verbs.flags import Argument, Flag, Given
 from fedsched.verbs.job_monitor import monitor
@@ -41,6 +43,7 @@ def list_(terminal: Terminal, given: Given) -> int:
     "show one allocation",
     flags=(
         Flag("short", "tasks in one table, and no events", bool),
+        Flag("stats", "what each task uses, figure by figure", bool),
         VERBOSE,
         JSON,
         TEMPLATE,
@@ -58,8 +61,11 @@ def status(terminal: Terminal, given: Given) -> int:
     if given["short"]:
         _show_short_tasks(terminal, alloc)
         return OK
+    found = usage.alloc_usage(terminal, alloc)
     for name in sorted(_task_names(alloc)):
-        _show_task(terminal, alloc, name)
+        _show_task(terminal, alloc, name, found)
+        if given["stats"] and found is not None:
+            usage.show_task_details(terminal, found, name)
     if alloc.metrics is not None and (verbose or alloc.metrics.coalesced_failures):
         _show_metrics(terminal, alloc.metrics)
     return OK
@@ -172,7 +178,7 @@ def _show_short_tasks(terminal: Terminal, alloc: Allocation) -> None:
     terminal.write(columns(("Name", "State", "Last Event", "Time", "Lifecycle"), rows))
 
 
-def _show_task(terminal: Terminal, alloc: Allocation, name: str) -> None:
+def _show_task(terminal: Terminal, alloc: Allocation, name: str, found: AllocResourceUsage | None) -> None:
     state = alloc.task_states.get(name, TaskState())
     terminal.heading(f'Task "{name}" is "{state.state.value}"')
     given = alloc.allocated_resources.tasks.get(name) if alloc.allocated_resources else None
@@ -180,6 +186,14 @@ def _show_task(terminal: Terminal, alloc: Allocation, name: str) -> None:
         terminal.say("Task Resources:")
         disk = size(alloc.allocated_resources.shared.disk_mb)
         row = (f"{given.cpu.cpu_shares} MHz", size(given.memory.memory_mb), disk)
+        task = found.tasks.get(name) if found is not None else None
+        if task is not None:
+            used = task.resource_usage
+            row = (
+                share(round(used.cpu_stats.total_ticks), given.cpu.cpu_shares, "MHz"),
+                size_share(max(used.memory_stats.usage, used.memory_stats.rss) / usage.MIB, given.memory.memory_mb),
+                disk,
+            )
         terminal.write(columns(("CPU", "Memory", "Disk"), [row]))
     terminal.say("\nTask Events:")
     terminal.write(

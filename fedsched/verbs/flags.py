@@ -33,12 +33,16 @@ class Flag(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """One argument. An optional one may be missing; `many` takes all that are left."""
+    """One argument. An optional one may be missing; `many` takes all that are left, `raw` even those with a dash."""
 
     name: str
     doc: str
     optional: bool = False
     many: bool = False
+    raw: bool = False
+    """For a command of somebody else, whose flags are not ours."""
+    unless: str = ""
+    """A flag that stands in for it: with it the next argument comes first."""
 
 
 class Given:
@@ -77,6 +81,9 @@ def parse(words: Sequence[str], flags: Sequence[Flag], arguments: Sequence[Argum
     rest = list(reversed(words))
     while rest:
         word = rest.pop()
+        if not word.startswith("-") and _is_raw(arguments, len(loose), said):
+            loose += [word, *reversed(rest)]
+            break
         if word == "--":
             loose += reversed(rest)
             break
@@ -99,7 +106,8 @@ def parse(words: Sequence[str], flags: Sequence[Flag], arguments: Sequence[Argum
             values[name].append(text)
         else:
             values[name] = _whole_number(name, text) if flag.kind is int else text
-    _place(loose, arguments, values)
+    _place(loose, [one for one in arguments if one.unless not in said], values)
+    values |= {one.name: None for one in arguments if one.unless in said}
     return Given(values, frozenset(said))
 
 
@@ -121,6 +129,12 @@ def _default(flag: Flag) -> Any:
     if flag.kind is list:
         return list(flag.default or ())
     return False if flag.kind is bool and flag.default is None else flag.default
+
+
+def _is_raw(arguments: Sequence[Argument], placed: int, said: set[str]) -> bool:
+    """Whether the next argument is the beginning of somebody else's command."""
+    left = [one for one in arguments if one.unless not in said]
+    return placed < len(left) and left[placed].raw
 
 
 def _place(loose: list[str], arguments: Sequence[Argument], values: dict[str, Any]) -> None:

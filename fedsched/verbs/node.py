@@ -8,13 +8,15 @@ from typing import Any
 from fedsched.model.alloc import AllocListStub
 from fedsched.model.node import Node, NodeListStub
 from fedsched.model.record import to_api
+from fedsched.model.usage import HostStats
 from fedsched.rpc.methods.node import NODE_ALLOCS, NODE_GET, NodeRequest
+from fedsched.verbs import usage
 from fedsched.verbs.amounts import share, size_share
 from fedsched.verbs.finding import NODE_HEAD, all_nodes, alloc_table, find_node
 from fedsched.verbs.flags import Argument, Flag, Given
 from fedsched.verbs.terminal import Terminal
 from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
-from fedsched.verbs.view import columns, moment, pairs, short
+from fedsched.verbs.view import columns, moment, pairs, short, span
 
 VERBS = Verbs()
 
@@ -26,6 +28,7 @@ VERBS = Verbs()
         Flag("allocs", "in the list: how many allocations run on each", bool),
         Flag("os", "in the list: the operating system", bool),
         Flag("short", "only the head and the allocations", bool),
+        Flag("stats", "what the host uses, processor by processor and disk by disk", bool),
         VERBOSE,
         JSON,
         TEMPLATE,
@@ -40,10 +43,15 @@ def status(terminal: Terminal, given: Given) -> int:
     if terminal.formatted(given, lambda: to_api(node)):
         return OK
     allocs = terminal.client.call(NODE_ALLOCS, NodeRequest(node_id=stub.id)).allocs
-    terminal.write(pairs(_head(node)))
+    found = usage.host_stats(terminal, node) if given["stats"] or not given["short"] else None
+    terminal.write(pairs(_head(node, found.stats if found is not None else None)))
     if not given["short"]:
         _show_events(terminal, node)
         _show_resources(terminal, node, allocs)
+        if found is not None:
+            usage.show_host(terminal, node, found)
+    if given["stats"] and found is not None:
+        usage.show_host_details(terminal, found.stats)
     terminal.heading("Allocations")
     terminal.write(alloc_table(terminal, allocs, verbose=given["verbose"]) if allocs else "No allocations placed\n")
     if given["verbose"]:
@@ -97,7 +105,8 @@ def _running(terminal: Terminal, node_id: str) -> int:
     return sum(1 for one in allocs if one.client_status.value == "running")
 
 
-def _head(node: Node) -> list[tuple[str, Any]]:
+def _head(node: Node, stats: HostStats | None) -> list[tuple[str, Any]]:
+    uptime = [("Uptime", span(stats.uptime))] if stats is not None else []
     healthy = sorted(name for name, one in node.drivers.items() if one.detected and one.healthy)
     return [
         ("ID", node.id),
@@ -110,6 +119,7 @@ def _head(node: Node) -> list[tuple[str, Any]]:
         ("Status", node.status.value),
         ("CSI Controllers", ",".join(sorted(node.csi_controller_plugins))),
         ("CSI Drivers", ",".join(sorted(node.csi_node_plugins))),
+        *uptime,
         ("Host Volumes", ",".join(sorted(node.host_volumes))),
         ("Host Networks", ",".join(sorted(node.host_networks))),
         ("Driver Status", ",".join(healthy)),

@@ -70,6 +70,17 @@ class Terminal:
     def write(self, text: str) -> None:
         self.out.write(text)
 
+    def write_bytes(self, data: bytes, *, to_err: bool = False) -> None:
+        """Write what somebody else wrote, byte for byte, and at once."""
+        out = self.err if to_err else self.out
+        raw = getattr(out, "buffer", None)
+        if raw is None:
+            out.write(data.decode("utf-8", "replace"))
+        else:
+            out.flush()
+            raw.write(data)
+        out.flush()
+
     def say(self, line: str = "") -> None:
         self.out.write(f"{line}\n")
 

@@ -36,3 +36,10 @@ def test_nothing_said_means_the_local_agent() -> None:
 def test_what_is_no_address_is_refused() -> None:
     with pytest.raises(BadRequest, match="unknown scheme 'ftp'"):
         target_of("ftp://x")
+
+
+def test_several_agents_may_be_named() -> None:
+    target = target_of("http://a:1, b:2,,https://c:3")
+
+    assert str(target.address) == "http://a:1"
+    assert [str(one) for one in target.others] == ["http://b:2", "https://c:3"]

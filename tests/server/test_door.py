@@ -54,6 +54,9 @@ def open_now(member: Member) -> float:
 @pytest.mark.parametrize(
     "garbage",
     [
+        b"POST / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x00" * 64,
         Preamble.CALLS.value + b"\xff" * 64,
@@ -61,7 +64,16 @@ def open_now(member: Member) -> float:
         Preamble.RAFT.value + b"\x00\x00\x00\x01\xf6",
         Preamble.RAFT.value + b"\x00\x00\x00\x09\x01",
     ],
-    ids=["another protocol", "zeros", "frame too long", "packet too long", "no hello", "half a hello"],
+    ids=[
+        "post",
+        "websocket elsewhere",
+        "no websocket",
+        "zeros",
+        "frame too long",
+        "packet too long",
+        "no hello",
+        "half a hello",
+    ],
 )
 def test_bytes_that_are_none_of_ours_end_their_connection_and_are_counted(tmp_path: Path, garbage: bytes) -> None:
     async def scenario(region: Region) -> None:
@@ -87,7 +99,7 @@ def test_whoever_sends_garbage_is_named_by_its_address_and_counted(tmp_path: Pat
         stream = await knock(lone)
         own = "{}:{}".format(*stream.socket.getsockname())
 
-        await wait_closed(stream, b"GET / HTTP/1.1\r\n\r\n")
+        await wait_closed(stream, b"POST / HTTP/1.1\r\n\r\n")
         await until("it is counted", lambda: offences(lone) == {"127.0.0.1": 1})
         for _ in range(3):
             await wait_closed(await knock(lone), b"junk")
@@ -95,7 +107,7 @@ def test_whoever_sends_garbage_is_named_by_its_address_and_counted(tmp_path: Pat
 
         told = lone.said("peer_refused")
         assert (told[0]["peer"], told[0]["server"], told[0]["offences"]) == (own, "", 1)
-        assert "b'GET '" in told[0]["why"]
+        assert "b'POST'" in told[0]["why"]
         assert [one["offences"] for one in told] == [1, 2, 3, 4]
 
     run_region(tmp_path, scenario)
@@ -209,7 +221,7 @@ def test_a_server_that_does_not_greet_is_treated_as_gone(monkeypatch: pytest.Mon
         links = PeerLinks(Dialer(), server_id="me", log=Hub().logger("test"))
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-        with pytest.raises(Unavailable, match="not running yet"):
+        with pytest.raises(Unavailable, match="this server is not running"):
             await links.caller_at(address)
         async with trio.open_nursery() as nursery:
             await nursery.start(links.run)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
 from fedsched.rpc.methods.node_frames import WatchFrame
 from fedsched.rpc.node_watch import FRAME_MAX, KNOWN_MAX
 from fedsched.server.uplink_frames import ENCODED_MAX, Encoded
+from fedsched.server.uplinks import ENCODED_AT_ONCE
 from fedsched.state.tables.alloc_updates import AllocStatusUpdate, Reap
 from tests.builders import a_group, a_job, a_task, an_id
 from tests.server.leader.worlds import Region as World
@@ -220,5 +223,77 @@ def test_what_servers_forget_while_frames_are_being_made_harms_no_frame(monkeypa
         assert (frame.rows, frame.removed, second.knows) == (b"", ids([2]), [])
         assert len(first.frames()) == 1
         assert first.knows == [an_id(1)]
+
+    run(story)
+
+
+def test_many_nodes_are_served_in_portions_cut_where_a_node_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedsched.server.uplinks.PORTION", 2)
+
+    async def story(site: Site) -> None:
+        clients = [await site.join(number) for number in (1, 2, 3)]
+        for client in clients:
+            client.frames()
+        site.place([1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 2, 2])
+        await trio.sleep(1)
+        frames = [client.frame() for client in clients]
+        assert [client.knows for client in clients] == [
+            [an_id(1), an_id(2), an_id(3)],
+            [an_id(4)],
+            [an_id(5), an_id(6)],
+        ]
+        assert {frame.index for frame in frames} == {site.machine.store.index}
+
+    run(story, nodes=3)
+
+
+def test_what_changes_between_two_portions_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedsched.server.uplinks.PORTION", 1)
+    told: list[int] = []
+
+    async def story(site: Site) -> None:
+        first, second = await site.join(1), await site.join(2)
+        first.frames(), second.frames()
+        real = site.uplinks._send_portion
+
+        async def send_portion(state: Any, slots: Any) -> None:
+            await real(state, slots)
+            if not told:
+                told.append(1)
+                site.touch([1])  # of the node that was just served
+                site.touch([2])  # of the one that comes next: it is read as it is then, and told once more
+
+        monkeypatch.setattr(site.uplinks, "_send_portion", send_portion)
+        site.place([1, 2], [0, 1])
+        await trio.sleep(1)
+        assert (told, len(first.frames()), len(second.frames())) == ([1], 2, 2)
+        for number, client in ((1, first), (2, second)):
+            assert client.seen.allocations[an_id(number)].desired_transition.migrate is True
+
+    run(story)
+
+
+def test_jobs_are_encoded_with_turns_for_everybody_else() -> None:
+    """A client that comes back with allocations of many jobs does not hold up the event loop."""
+
+    async def story(site: Site) -> None:
+        for number in range(1, 21):
+            site.world.register(a_job(f"job-{number}"))
+            site.place([number], [0], job=f"job-{number}")
+        encoded, real = [0], site.uplinks._encoded.ahead
+
+        def ahead(*args: Any) -> None:
+            encoded[-1] += 1
+            real(*args)
+
+        class Turns(trio.abc.Instrument):
+            def after_task_step(self, task: trio.lowlevel.Task) -> None:
+                encoded.append(0)
+
+        site.uplinks._encoded.ahead = ahead  # type: ignore[method-assign]
+        trio.lowlevel.add_instrument(Turns())
+        client = await site.join()
+        assert (len(client.frame().jobs), len(client.knows)) == (20, 20)
+        assert (sum(encoded), max(encoded)) == (20, ENCODED_AT_ONCE)
 
     run(story)

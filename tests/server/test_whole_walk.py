@@ -144,7 +144,7 @@ def test_eleven_evaluations_of_one_job_end_as_two_complete_and_nine_cancelled(tm
         await region.stop(leader)
         leader = await region.restart(leader, num_schedulers=4)
 
-        await until("all have ended", lambda: "pending" not in statuses(leader))
+        await until("all have ended", lambda: statuses(leader).total() == 11 and "pending" not in statuses(leader))
         assert statuses(leader) == {"complete": 2, "canceled": 9}
         assert live(leader) == 3
 

@@ -30,6 +30,8 @@ class FakeAgent:
     def __init__(self, answers: Mapping[Method[Any, Any], Answer], index: int) -> None:
         self.asked: list[tuple[str, Any, CallMeta]] = []
         self.uploaded = b""
+        self.beside: Callable[..., Any] | None = None
+        """Runs in the agent's thread as long as it does."""
         self.port = 0
         self.connections = 0
         self._index = index
@@ -74,6 +76,8 @@ class FakeAgent:
             if context.method.flow.name == "UP":
                 self.uploaded = b"".join([item async for item in context])
             reply = answer(request, context) if takes_context else answer(request)
+            if inspect.isawaitable(reply):
+                reply = await reply
             if isinstance(reply, tuple):
                 reply, items = reply
                 for item in items:
@@ -85,6 +89,8 @@ class FakeAgent:
     async def _serve(self) -> None:
         with self._scope:
             async with trio.open_nursery() as nursery:
+                if self.beside is not None:
+                    await nursery.start(self.beside)
                 listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
                 self.port = listeners[0].socket.getsockname()[1]
                 self._token = trio.lowlevel.current_trio_token()
@@ -106,8 +112,11 @@ class FakeAgent:
 
 
 @contextmanager
-def fake_agent(answers: Mapping[Method[Any, Any], Answer], *, index: int = 7) -> Iterator[FakeAgent]:
+def fake_agent(
+    answers: Mapping[Method[Any, Any], Answer], *, index: int = 7, beside: Callable[..., Any] | None = None
+) -> Iterator[FakeAgent]:
     agent = FakeAgent(answers, index)
+    agent.beside = beside
     thread = threading.Thread(target=agent.run)
     thread.start()
     try:

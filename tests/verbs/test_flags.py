@@ -103,3 +103,33 @@ def test_usage_shows_what_is_optional() -> None:
     assert usage((), FILE) == "<file>"
     assert [flag_form(flag) for flag in FLAGS[:3]] == ["-detach", "-check-index=<index>", "-var=<k=v>"]
     assert flag_form(FLAGS[3]) == "-address=<str>"
+
+
+COMMAND = (
+    Argument("alloc", "which", unless="job"),
+    Argument("command", "what to run", many=True, raw=True),
+)
+COMMAND_FLAGS = (Flag("job", "of a job"), Flag("t", "with a terminal", bool))
+
+
+@pytest.mark.parametrize(
+    ("words", "alloc", "command", "job"),
+    [
+        ("a1 ls -la -t", "a1", ["ls", "-la", "-t"], None),
+        ("-t a1 ls", "a1", ["ls"], None),
+        ("a1 -job= ls", None, ["a1", "ls"], ""),
+        ("-job web ls -job x", None, ["ls", "-job", "x"], "web"),
+        ("a1 -- -x y", "a1", ["-x", "y"], None),
+    ],
+)
+def test_the_flags_of_somebody_elses_command_are_its_own(
+    words: str, alloc: str | None, command: list[str], job: str | None
+) -> None:
+    given = parse(words.split(), COMMAND_FLAGS, COMMAND)
+
+    assert (given["alloc"], given["command"], given["job"]) == (alloc, command, job)
+
+
+def test_a_flag_that_stands_in_for_an_argument_leaves_the_next_one_required() -> None:
+    with pytest.raises(BadUsage, match="<command> is missing"):
+        parse(["-job", "web"], COMMAND_FLAGS, COMMAND)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,8 @@ class AgentFacts:
     region: str
     datacenter: str
     config: Mapping[str, Any] = field(default_factory=dict)
+    client_stats: Callable[[], Mapping[str, str]] = dict
+    """What the client half says of itself; nothing if there is none."""
 
 
 class AgentEndpoint:
@@ -46,6 +48,7 @@ class AgentEndpoint:
     async def itself(self, request: Empty, context: CallContext) -> methods.AgentSelfReply:
         raft = self._desk.raft
         status = raft.core.status()
+        client = self._facts.client_stats()
         return methods.AgentSelfReply(
             name=self._facts.name,
             region=self._facts.region,
@@ -69,6 +72,7 @@ class AgentEndpoint:
                     "known_regions": "1",
                     "state_index": str(self._desk.machine.store.index),
                 },
+                **({"client": dict(client)} if client else {}),
             },
         )
 

@@ -6,14 +6,13 @@ A client proves itself with the secret it made up when it first registered; of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import blake2b
-from hmac import compare_digest
+from functools import partial
 from typing import Any, Final
 
 from msgspec import structs
 
 from fedsched.codec import to_bytes
-from fedsched.model.errors import BadRequest, NotFound
+from fedsched.model.errors import BadRequest
 from fedsched.model.evaluation import Evaluation
 from fedsched.model.ids import is_node_pool_name, is_uuid, uuid_bytes
 from fedsched.model.node import DrainStrategy, Eligibility, Node, NodeStatus
@@ -25,7 +24,6 @@ from fedsched.scheduler.computed_class import computed_class
 from fedsched.server.alloc_stubs import alloc_stubs
 from fedsched.server.desk import Desk
 from fedsched.server.duties import Duties
-from fedsched.server.identity import NotAllowed
 from fedsched.server.leader.client_updates_core import Report, reports_in
 from fedsched.server.leader.heartbeats_core import (
     eligibility_needs_evaluations,
@@ -34,6 +32,7 @@ from fedsched.server.leader.heartbeats_core import (
     status_after_beat,
     status_needs_evaluations,
 )
+from fedsched.server.node_proof import check_secret, known_node, proven_node, secret_hash
 from fedsched.server.paging import by_id, by_index, page_of
 from fedsched.server.uplinks import Uplinks
 from fedsched.server.waits import Look, Looked, look_at_row
@@ -64,10 +63,6 @@ DRAIN_SET: Final = NodeEventWrite(message="Node drain strategy set", subsystem="
 DRAIN_DISABLED: Final = NodeEventWrite(message="Node drain disabled", subsystem="Drain")
 ELIGIBLE: Final = NodeEventWrite(message="Node marked as eligible for scheduling")
 INELIGIBLE: Final = NodeEventWrite(message="Node marked as ineligible for scheduling")
-
-
-def secret_hash(secret_id: str) -> bytes:
-    return blake2b(secret_id.encode(), digest_size=16, person=b"fedsched-node").digest() if secret_id else b""
 
 
 class NodeEndpoint:
@@ -106,7 +101,7 @@ class NodeEndpoint:
         known = self._state.nodes.get(node.id)
         hashed = secret_hash(node.secret_id)
         if known is not None:
-            self._check_secret(known, node.secret_id)
+            check_secret(known, node.secret_id)
         bare = structs.replace(
             node, secret_id="", events=(), drain_strategy=None, last_drain=None, create_index=0, modify_index=0
         )
@@ -116,7 +111,7 @@ class NodeEndpoint:
             and registration_needs_evaluations(known.node(), bare)
         )
         evaluations = self._evaluations(node.id) if matters else ()
-        event = REGISTERED if known is None else REREGISTERED if known.status in SILENT else None
+        event = REGISTERED if known is None else REREGISTERED if known.status in SILENT else _driver_event(known, bare)
         command = NodeRegister(
             id=node.id,
             name=node.name,
@@ -170,7 +165,7 @@ class NodeEndpoint:
 
     async def watch(self, request: methods.NodeWatchRequest, context: CallContext) -> methods.NodeWriteReply:
         row = self._proven(request.node_id, request.secret_id)
-        await self._uplinks.serve(row.id, row.slot, context.raw_items)
+        await context.stay(partial(self._uplinks.serve, row.id, row.slot, context.raw_items, context.link))
         return methods.NodeWriteReply(index=self._state.index)
 
     async def deregister(self, request: methods.NodesRequest, context: CallContext) -> methods.NodeWriteReply:
@@ -241,22 +236,10 @@ class NodeEndpoint:
         return self._desk.machine.store
 
     def _known(self, node_id: str) -> NodeRow:
-        row = self._state.nodes.get(node_id)
-        if row is None:
-            raise NotFound(f"node {node_id!r} not found", hint="`fedsched node status` lists them")
-        return row
+        return known_node(self._state, node_id)
 
     def _proven(self, node_id: str, secret_id: str) -> NodeRow:
-        row = self._known(node_id)
-        self._check_secret(row, secret_id)
-        return row
-
-    def _check_secret(self, row: NodeRow, secret_id: str) -> None:
-        if row.secret_hash and not compare_digest(row.secret_hash, secret_hash(secret_id)):
-            raise NotAllowed(
-                f"node {row.id!r} is known with another secret",
-                hint="each client needs a data_dir of its own; purge the old node if this one takes its place",
-            )
+        return proven_node(self._state, node_id, secret_id)
 
     def _evaluations(self, *node_ids: str) -> tuple[Evaluation, ...]:
         """One for every job that these nodes concern."""
@@ -289,6 +272,8 @@ class NodeEndpoint:
             status=NodeStatus(row.status) if row else NodeStatus.INITIALIZING,
             eval_ids=tuple(one.id for one in evaluations),
             index=index,
+            servers=tuple(server.address for server in self._desk.raft.servers),
+            time_ns=self._desk.proposals.now_ns(),
         )
 
     def _look_at_allocs(self, request: methods.NodeRequest, context: CallContext) -> Looked:
@@ -311,3 +296,20 @@ def _admitted(node: Node) -> Node:
     if node.node_pool == ALL_POOLS or not is_node_pool_name(node.node_pool):
         raise BadRequest(f"node pool {node.node_pool!r} cannot hold nodes", hint="`default` always can")
     return node
+
+
+def _driver_event(known: NodeRow, now: Node) -> NodeEventWrite | None:
+    """What a node's people should hear about its drivers: those that work no more, and those that work again."""
+    before = known.node().drivers
+    moved = [
+        name
+        for name, info in sorted(now.drivers.items())
+        if name in before and before[name].healthy != info.healthy and (info.detected or before[name].detected)
+    ]
+    if not moved:
+        return None
+    parts = [
+        f"{name} is healthy" if now.drivers[name].healthy else f"{name}: {now.drivers[name].health_description}"
+        for name in moved
+    ]
+    return NodeEventWrite(message=f"Driver health changed: {'; '.join(parts)}"[:500], subsystem="Driver")
