@@ -1,7 +1,10 @@
 """One agent: the root of everything that runs for it, started in order and stopped in reverse.
 
-Its HTTP port speaks the websocket at `/v1/rpc`; commands, shells and programs connect there, to any agent, and are
-answered by the server half through the same method table that servers use among themselves.
+It is a server of its region, a client that runs tasks, or both. Its HTTP port speaks the websocket at `/v1/rpc`;
+commands, shells and programs connect there, to any agent, and are answered by the server half through the same method
+table that servers use among themselves. An agent that is only a client passes what it is asked on to its servers.
+
+Neither half is imported by an agent that does not have it.
 """
 
 from __future__ import annotations
@@ -9,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -18,45 +20,55 @@ from fedsched.agent.config import AgentConfig
 from fedsched.agent.cpu_shares import CpuShares
 from fedsched.env.env import Env
 from fedsched.model.errors import BadRequest, Unavailable
-from fedsched.raft.autopilot import AutopilotSettings
-from fedsched.raft.compaction import CompactionSettings
-from fedsched.raft.datadir import SpaceLimits
-from fedsched.server.endpoints.agent import AgentFacts
-from fedsched.server.leader.rejections import RejectionSettings
-from fedsched.server.server import Server
-from fedsched.server.settings import ServerOptions
+from fedsched.rpc.server_side import CallServer
 from fedsched.server.tls import TlsContexts, TlsFiles, load_contexts
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry
 from fedsched.telemetry.process import ProcessMetrics
 from fedsched.wire.carrier import CarrierClosed
 from fedsched.wire.effects import Closed
-from fedsched.wire.limits import LinkLimits
+from fedsched.wire.limits import ByteBudget, LinkLimits
 from fedsched.wire.link import Link
 from fedsched.wire.offenders import Offenders, is_violation
 from fedsched.wire.websocket import Handshakes, WebSocketDoor, accept_websocket
+
+if TYPE_CHECKING:
+    from fedsched.client.client import Client
+    from fedsched.server.server import Server
 
 
 class Agent:
     """What one process (or one of several, in `fedsched dev`) runs."""
 
-    def __init__(self, config: AgentConfig, *, env: Env, log: Logger) -> None:
-        if not config.server.enabled:
-            raise BadRequest("this agent has nothing to do", hint="set server.enabled = true, or start it with -dev")
+    def __init__(self, config: AgentConfig, *, env: Env, log: Logger, is_dev: bool = False) -> None:
+        if not (config.server.enabled or config.client.enabled):
+            raise BadRequest(
+                "this agent has nothing to do",
+                hint="set server.enabled or client.enabled = true, or start it with -dev",
+            )
         self.config = config
+        self._is_dev = is_dev
         self.metrics = Registry()
         self._env = env
         self._log = log
         self._tls = _tls(config)
-        self.server = Server(
-            server_options(config, self._tls), env=env, log=log, metrics=self.metrics, facts=_facts(config)
-        )
+        self._server = self._make_server() if config.server.enabled else None
+        self.client: Client | None = None
+        """The client half, once it was started."""
+        self._calls: CallServer
+        self._budget = ByteBudget()
         self.http_address = ""
         self._handshakes = Handshakes(config.limits.half_open_max)
         self._is_stopping = trio.Event()
         self._has_stopped = trio.Event()
         self._connections: dict[str, int] = {}
         self._offenders = Offenders("http", metrics=self.metrics, log=log)
+
+    @property
+    def server(self) -> Server:
+        """The server half, of an agent that has one."""
+        assert self._server is not None, "this agent is no server"
+        return self._server
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until `stop` is called or something fails for good; `started` when the agent answers."""
@@ -81,7 +93,11 @@ class Agent:
 
     async def _serve(self, listeners: list[trio.SocketListener], task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as nursery:
-            await nursery.start(self.server.run)
+            if self._server is not None:
+                await nursery.start(self._server.run)
+                self._calls, self._budget = self._server.calls, self._server.budget
+            if self.config.client.enabled:
+                await self._start_client(nursery)
             nursery.start_soon(trio.serve_listeners, self._serve_http, listeners)
             nursery.start_soon(self._roll_metrics)
             self._log.info("agent_started", agent=self.config.name, region=self.config.region, http=self.http_address)
@@ -89,12 +105,51 @@ class Agent:
             await self._is_stopping.wait()
             nursery.cancel_scope.cancel("stopped")
 
+    def _make_server(self) -> Server:
+        from fedsched.agent.server_half import make_server
+
+        return make_server(
+            self.config,
+            self._tls,
+            shown=_plain(self.config),
+            client_stats=self._client_stats,
+            env=self._env,
+            log=self._log,
+            metrics=self.metrics,
+        )
+
+    async def _start_client(self, nursery: trio.Nursery) -> None:
+        from fedsched.agent.client_half import ClientCalls, client_settings, make_client
+        from fedsched.client.dialling import ClientTls
+
+        own = (self._server.me.address,) if self._server is not None else ()
+        settings = client_settings(
+            self.config, servers=own, http_address=self.http_address.partition("://")[2], is_dev=self._is_dev
+        )
+        tls = ClientTls(self._tls.dialling, self._tls.server_name) if self._tls else None
+        client = make_client(settings, tls=tls, env=self._env, log=self._log, metrics=self.metrics)
+        await nursery.start(client.run)
+        self.client = client
+        if self._server is None:
+            calls = ClientCalls(client, _plain(self.config), metrics=self.metrics, env=self._env)
+            self._calls = calls.calls
+
+    def _client_stats(self) -> Mapping[str, str]:
+        if self.client is None:
+            return {}
+        from fedsched.agent.client_half import client_stats
+
+        return client_stats(self.client)
+
     async def stop(self, *, leave: bool = False) -> None:
-        """Stop in order: leave the region for good if asked, hand leadership over, then end everything."""
-        with trio.move_on_after(self.config.shutdown_grace_s):
-            if leave:
-                await self.server.leave()
-            await self.server.stop()
+        """Stop in order: the client, which may have to drain; then leave the region if asked, hand leadership over."""
+        if self.client is not None:
+            await self.client.stop(leave=leave)
+        if self._server is not None:
+            with trio.move_on_after(self.config.shutdown_grace_s):
+                if leave:
+                    await self._server.leave()
+                await self._server.stop()
         self._log.info("agent_stopping", agent=self.config.name)
         self._is_stopping.set()
 
@@ -141,55 +196,10 @@ class Agent:
         )
         async with trio.open_nursery() as nursery:
             carrier = await accept_websocket(nursery, stream, peer, door)
-            calls, budget = self.server.calls, self.server.budget
-            closed = await Link(carrier, is_opener=False, handler=calls, limits=limits, budget=budget).run()
+            link = Link(carrier, is_opener=False, handler=self._calls, limits=limits, budget=self._budget)
+            closed = await link.run()
             nursery.cancel_scope.cancel("link closed")
         return closed
-
-
-def server_options(config: AgentConfig, tls: TlsContexts | None) -> ServerOptions:
-    """The server half's settings out of the agent's."""
-    server, autopilot = config.server, config.autopilot
-    soft = server.disk_soft_limit_bytes
-    return ServerOptions(
-        name=config.name,
-        region=config.region,
-        datacenter=config.datacenter,
-        data_dir=Path(config.data_dir) / "server",
-        rpc_host=config.listen_host("rpc"),
-        rpc_port=config.ports.rpc,
-        advertise=config.advertise.rpc,
-        bootstrap_expect=server.bootstrap_expect,
-        join=server.server_join.retry_join,
-        join_interval_s=server.server_join.retry_interval_s,
-        join_attempts_max=server.server_join.retry_max,
-        peer_address_overrides=server.peer_address_overrides,
-        raft_multiplier=server.raft_multiplier,
-        num_schedulers=server.num_schedulers,
-        enabled_schedulers=server.enabled_schedulers,
-        rejections=RejectionSettings(
-            is_enabled=server.plan_rejection_tracker.enabled,
-            threshold=server.plan_rejection_tracker.node_threshold,
-            window_s=server.plan_rejection_tracker.node_window_s,
-        ),
-        compaction=CompactionSettings(
-            snapshot_entries=server.raft_snapshot_threshold,
-            snapshot_bytes=server.raft_snapshot_size_bytes,
-            trailing_entries=server.raft_trailing_logs,
-        ),
-        autopilot=AutopilotSettings(
-            cleanup_dead_servers=autopilot.cleanup_dead_servers,
-            last_contact_threshold_s=autopilot.last_contact_threshold_s,
-            max_trailing_logs=autopilot.max_trailing_logs,
-            server_stabilization_time_s=autopilot.server_stabilization_time_s,
-            min_quorum=autopilot.min_quorum,
-        ),
-        ballast_bytes=server.ballast_size_bytes,
-        space_limits=SpaceLimits(soft_bytes=soft, hard_bytes=soft // 4) if soft else SpaceLimits(0, 0, 0, 0),
-        tls=tls,
-        connections_per_host_max=config.limits.rpc_max_conns_per_client,
-        handshake_s=config.limits.handshake_timeout_s,
-    )
 
 
 def _tls(config: AgentConfig) -> TlsContexts | None:
@@ -197,10 +207,6 @@ def _tls(config: AgentConfig) -> TlsContexts | None:
         return None
     files = TlsFiles(config.tls.ca_file, config.tls.cert_file, config.tls.key_file)
     return load_contexts(files, config.region, verify_server_name=config.tls.verify_server_hostname)
-
-
-def _facts(config: AgentConfig) -> AgentFacts:
-    return AgentFacts(config.name, config.region, config.datacenter, _plain(config))
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedsched.agent.config_client import ClientSection
 from fedsched.agent.settings import setting
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error", "off")
@@ -101,13 +102,6 @@ class ServerSettings:
 
 
 @dataclass(frozen=True)
-class ClientSettings:
-    """A client runs tasks on its machine."""
-
-    enabled: bool = setting(False, "whether this agent runs tasks", flag="client")
-
-
-@dataclass(frozen=True)
 class TlsSettings:
     """Who may talk to this agent. With files set, every port speaks TLS and asks the other side for a certificate."""
 
@@ -169,7 +163,7 @@ class AgentConfig:
     leave_on_interrupt: bool = setting(False, "leave the region for good on SIGINT, instead of just stopping")
     shutdown_grace_s: float = setting(5.0, "time for an orderly stop, handing leadership over", low=0)
     server: ServerSettings = setting(ServerSettings(), "the server half")
-    client: ClientSettings = setting(ClientSettings(), "the client half")
+    client: ClientSection = setting(ClientSection(), "the client half")
     tls: TlsSettings = setting(TlsSettings(), "certificates")
     telemetry: TelemetrySettings = setting(TelemetrySettings(), "measurements")
     limits: Limits = setting(Limits(), "protection against overload")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from fedsched.agent.config import LOG_LEVELS, PORT_MAX, AgentConfig
+from fedsched.agent.config_check_client import check_client
 from fedsched.agent.settings import BadSetting
 from fedsched.model.nearest import nearest
 
@@ -82,15 +83,16 @@ def _check_names(config: AgentConfig, sources: Mapping[str, str]) -> None:
 
 def _check_halves(config: AgentConfig, sources: Mapping[str, str]) -> None:
     if config.client.enabled:
-        raise BadSetting(
-            f"{_from(sources, 'client.enabled')}client.enabled = true: this version of fedsched has no client yet",
-            hint="run it as a server; running tasks arrives with a later version",
-        )
+        check_client(config, sources)
+        for address in config.client.all_servers:
+            _checked_address(address, "client.servers", sources)
     if not config.server.enabled:
-        raise BadSetting(
-            "this agent would be neither server nor client",
-            hint="set server.enabled = true, or start with -server or -dev",
-        )
+        if not config.client.enabled:
+            raise BadSetting(
+                "this agent would be neither server nor client",
+                hint="set server.enabled or client.enabled = true, or start with -server, -client or -dev",
+            )
+        return
     if not config.server.bootstrap_expect and not config.server.server_join.retry_join:
         raise BadSetting(
             "this server would wait for ever: it is told neither how many servers form the region nor whom to join",

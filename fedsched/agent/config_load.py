@@ -35,6 +35,7 @@ CONFIG_BYTES_MAX: Final = 1024 * 1024
 DEV_PRESET: Final[Mapping[str, Any]] = {
     "name": "dev",
     "server": {"enabled": True, "bootstrap_expect": 1, "ballast_size": 0},
+    "client": {"enabled": True},
 }
 
 CLI_VARIABLES: Final = frozenset(

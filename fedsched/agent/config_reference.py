@@ -8,7 +8,7 @@ from typing import Any
 
 from fedsched.agent.config import AgentConfig
 from fedsched.agent.config_load import variable_of
-from fedsched.agent.settings import Kind, Setting, settings_of
+from fedsched.agent.settings import FILE_ONLY, Kind, Setting, settings_of
 from fedsched.model.units import format_duration, format_size
 
 HEAD = """\
@@ -31,7 +31,7 @@ def _sections(section: type[Any], path: tuple[str, ...]) -> list[str]:
     lines: list[str] = []
     for key, one in settings_of(section).items():
         if one.section is not None:
-            inner = (*path, key)
+            inner = (*path, key, "<name>") if one.kind is Kind.SECTIONS else (*path, key)
             lines += ["", f"## [{'.'.join(inner)}]", "", one.section.__doc__ or "", "", *_table(one.section, inner)]
             lines += _sections(one.section, inner)
     return lines
@@ -41,9 +41,14 @@ def _table(section: type[Any], path: tuple[str, ...]) -> list[str]:
     rows = ["| key | default | meaning | flag, variable |", "| --- | --- | --- | --- |"]
     for key, one in settings_of(section).items():
         if one.section is None:
-            flag = f"`-{one.flag}`, " if one.flag else ""
-            rows.append(f"| `{key}` | {_default(one)} | {_meaning(one)} | {flag}`{variable_of((*path, key))}` |")
+            rows.append(f"| `{key}` | {_default(one)} | {_meaning(one)} | {_other_ways(one, (*path, key))} |")
     return rows
+
+
+def _other_ways(one: Setting, path: tuple[str, ...]) -> str:
+    if one.kind in FILE_ONLY or "<name>" in path:
+        return "files only"
+    return (f"`-{one.flag}`, " if one.flag else "") + f"`{variable_of(path)}`"
 
 
 def _meaning(one: Setting) -> str:
@@ -72,7 +77,7 @@ def _written(one: Setting, value: Any) -> str:
         case _, str():
             return f'"{value}"'
         case _, tuple():
-            return "[]"
+            return "[" + ", ".join(f'"{item}"' for item in value) + "]"
         case _, Mapping():
             return "{}"
         case _:

@@ -22,12 +22,12 @@ from fedsched.telemetry.log import Logger, Sink, configure, get_logger
 from fedsched.telemetry.log_sinks import FileSink, json_line, stderr_sink, text_line
 
 
-def run_agent(config: AgentConfig) -> int:
+def run_agent(config: AgentConfig, *, is_dev: bool = False) -> int:
     """Run one agent until it is told to stop; returns the exit code."""
     configure_log(config)
     pause_briefly()
     log = get_logger("agent", agent=config.name)
-    return run_until_signal(lambda: [Agent(config, env=RealEnv(), log=log)], log)
+    return run_until_signal(lambda: [Agent(config, env=RealEnv(), log=log, is_dev=is_dev)], log)
 
 
 def configure_log(config: AgentConfig) -> None:

@@ -35,6 +35,7 @@ class ServerProcess:
     ) -> None:
         self.name = name
         self.address = f"http://127.0.0.1:{ports[0]}"
+        self.rpc_port = ports[1]
         self._log = directory / f"{name}.log"
         self._config = directory / f"{name}.toml"
         self._process: subprocess.Popen[bytes] | None = None

@@ -40,6 +40,14 @@ class Kind(enum.Enum):
     TEXTS = "a list of texts"
     TEXT_MAP = "a table of texts"
     SECTION = "a section"
+    SECTIONS = "a table of sections"
+    """By a name that the operator chooses."""
+    TABLES = "a table of tables"
+    """By name; what is in them is checked by whoever they are for."""
+
+
+FILE_ONLY = (Kind.SECTIONS, Kind.TABLES)
+"""What no flag and no variable can hold."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +90,13 @@ def settings_of(section: type[Any]) -> Mapping[str, Setting]:
 
 
 def all_settings(section: type[Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Setting]:
-    """Give every setting below a section by its path of keys, sections left out."""
+    """Give every setting below a section that a text can set, by its path of keys."""
     flat: dict[tuple[str, ...], Setting] = {}
     for key, one in settings_of(section).items():
-        if one.section is None:
-            flat[(*path, key)] = one
-        else:
+        if one.kind is Kind.SECTION and one.section is not None:
             flat |= all_settings(one.section, (*path, key))
+        elif one.kind not in FILE_ONLY:
+            flat[(*path, key)] = one
     return flat
 
 
@@ -103,11 +111,21 @@ def check_table(section: type[Any], table: Mapping[str, Any], source: str, path:
             raise _unknown(source, path, key, value, list(known))
         if one.section is None:
             checked[one.attr] = check_value(one, value, source, where)
-        elif isinstance(value, Mapping):
+        elif not isinstance(value, Mapping):
+            raise _wrong(one, value, source, where)
+        elif one.kind is Kind.SECTION:
             checked[one.attr] = check_table(one.section, value, source, f"{where}.")
         else:
-            raise _wrong(one, value, source, where)
+            checked[one.attr] = _check_sections(one, value, source, where)
     return checked
+
+
+def _check_sections(one: Setting, table: Mapping[str, Any], source: str, where: str) -> dict[str, Any]:
+    """One section under each name."""
+    assert one.section is not None
+    if not all(isinstance(value, Mapping) for value in table.values()):
+        raise _wrong(one, table, source, where)
+    return {name: check_table(one.section, value, source, f"{where}.{name}.") for name, value in table.items()}
 
 
 def check_value(one: Setting, value: Any, source: str, where: str) -> Any:
@@ -148,9 +166,16 @@ def build(section: type[T], checked: Mapping[str, Any]) -> T:
     values: dict[str, Any] = {}
     for one in settings_of(section).values():
         if one.attr in checked:
-            given = checked[one.attr]
-            values[one.attr] = given if one.section is None else build(one.section, given)
+            values[one.attr] = _built(one, checked[one.attr])
     return section(**values)
+
+
+def _built(one: Setting, given: Any) -> Any:
+    if one.section is None:
+        return given
+    if one.kind is Kind.SECTION:
+        return build(one.section, given)
+    return types.MappingProxyType({name: build(one.section, inner) for name, inner in given.items()})
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,7 +196,7 @@ def _read(info: dataclasses.Field[Any], hint: Any) -> Setting:
     elif kind is Kind.SIZE:
         key = key.removesuffix("_bytes")
     default = info.default if info.default is not dataclasses.MISSING else types.MappingProxyType({})
-    section = hint if kind is Kind.SECTION else None
+    section = hint if kind is Kind.SECTION else get_args(hint)[1] if kind is Kind.SECTIONS else None
     return Setting(attr=info.name, key=key, kind=kind, default=default, section=section, **info.metadata)
 
 
@@ -185,7 +210,10 @@ def _kind_of(name: str, hint: Any) -> Kind:
     if get_origin(hint) is tuple and get_args(hint)[0] is str:
         return Kind.TEXTS
     if get_origin(hint) is Mapping:
-        return Kind.TEXT_MAP
+        inner = get_args(hint)[1]
+        if dataclasses.is_dataclass(inner):
+            return Kind.SECTIONS
+        return Kind.TABLES if get_origin(inner) is Mapping else Kind.TEXT_MAP
     return {str: Kind.TEXT, bool: Kind.BOOL, int: Kind.INT, float: Kind.NUMBER}[hint]
 
 
@@ -209,6 +237,8 @@ def _converted(one: Setting, value: Any, source: str, where: str) -> Any:
             return _parsed(parse_size, one, value, source, where)
         case Kind.TEXTS, list() if all(isinstance(item, str) for item in value):
             return tuple(value)
+        case Kind.TABLES, Mapping() if all(isinstance(item, Mapping) for item in value.values()):
+            return types.MappingProxyType({name: types.MappingProxyType(dict(inner)) for name, inner in value.items()})
         case Kind.TEXT_MAP, Mapping() if all(isinstance(item, str) for item in value.values()):
             return types.MappingProxyType(dict(value))
     raise _wrong(one, value, source, where)

@@ -11,7 +11,7 @@ from typing import Final
 
 import fedsched
 from fedsched.agent import config_reference
-from fedsched.cli import reference
+from fedsched.cli import driver_reference, reference
 from fedsched.jobspec import reference as jobfile_reference
 from fedsched.telemetry import metrics, metrics_text
 
@@ -36,6 +36,7 @@ def metrics_page() -> str:
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "commands.md": reference.reference_page,
     "config.md": config_reference.reference_page,
+    "drivers.md": driver_reference.reference_page,
     "jobfile.md": jobfile_reference.reference_page,
     "metrics.md": metrics_page,
 }

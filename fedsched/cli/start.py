@@ -34,7 +34,7 @@ AGENT_FLAGS = (
 
 @VERBS.verb(
     "agent",
-    "run an agent: a server of a region",
+    "run an agent: a server of a region, a client that runs tasks, or both",
     doc="Runs an agent until it is told to stop (SIGTERM, SIGINT). Settings come from TOML files, then FEDSCHED_"
     " variables, then flags; an unknown or wrong one is refused. docs/reference/config.md lists them all.",
     flags=AGENT_FLAGS,
@@ -54,7 +54,8 @@ def agent(terminal: Terminal, given: Given) -> int:
     config = loaded.config
     forgetful = tempfile.TemporaryDirectory(prefix="fedsched-dev-") if not config.data_dir else nullcontext("")
     with forgetful as directory:
-        return run_agent(config if config.data_dir else dataclasses.replace(config, data_dir=directory))
+        chosen = config if config.data_dir else dataclasses.replace(config, data_dir=directory)
+        return run_agent(chosen, is_dev=loaded.is_dev)
 
 
 @VERBS.verb(

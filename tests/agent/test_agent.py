@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from fedsched.agent.agent import Agent, server_options
+from fedsched.agent.agent import Agent
 from fedsched.agent.config import (
     Addresses,
     Advertise,
@@ -22,6 +22,7 @@ from fedsched.agent.config import (
     TelemetrySettings,
     TlsSettings,
 )
+from fedsched.agent.server_half import server_options
 from fedsched.model.errors import BadRequest, Unavailable
 from fedsched.raft.datadir import SpaceLimits
 from fedsched.rpc.caller import LinkCaller

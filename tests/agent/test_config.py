@@ -145,13 +145,51 @@ def test_a_wrong_or_unknown_setting_is_refused_by_name(in_tmp: Path, text: str, 
             'a.toml: name = "eu 1" is not a name (letters, digits, - and _, at most 63, the first a letter or digit)',
         ),
         (
-            GOOD + "[client]\nenabled = true",
-            "a.toml: client.enabled = true: this version of fedsched has no client yet"
-            " (run it as a server; running tasks arrives with a later version)",
+            'data_dir = "/x"\n[client]\nenabled = true',
+            "a.toml: this client would wait for ever: it knows no server"
+            ' (name some with client.servers = ["10.0.0.1", "10.0.0.2"])',
+        ),
+        (
+            GOOD + "[client]\nenabled = true\nmin_dynamic_port = 9\nmax_dynamic_port = 8",
+            "a.toml: client.min_dynamic_port = 9 is above max_dynamic_port = 8 (the first port comes before the last)",
+        ),
+        (
+            GOOD + '[client]\nenabled = true\n[client.host_volume.certs]\npath = "etc/certs"',
+            'a.toml: client.host_volume.certs.path = "etc/certs" is not an absolute path'
+            " (say where on this host the volume is)",
+        ),
+        (
+            GOOD + '[client]\nenabled = true\n[client.host_volume.certs]\npaht = "/etc/certs"',
+            'a.toml: unknown setting client.host_volume.certs.paht = "/etc/certs"'
+            " (did you mean client.host_volume.certs.path?)",
+        ),
+        (
+            GOOD + '[client]\nenabled = true\nhost_volume = { certs = "/etc" }',
+            "a.toml: client.host_volume = {...} is not a table of sections (directories of the host, by name)",
+        ),
+        (
+            GOOD + '[client]\nenabled = true\n[client.host_network.out]\ncidr = "10.0.0/8"',
+            'a.toml: client.host_network.out.cidr = "10.0.0/8" is no range of addresses (write it like "10.0.0.0/8")',
+        ),
+        (
+            GOOD + '[client]\nenabled = true\n[client.reserved]\nreserved_ports = "22,90000"',
+            "a.toml: client.reserved.reserved_ports = \"22,90000\": '90000' is no number or range up to 65535"
+            ' (such as "1-3,7")',
+        ),
+        (
+            GOOD + '[client]\nenabled = true\nnode_pool = "all"',
+            'a.toml: client.node_pool = "all" is no pool that a node can be in'
+            " (letters, digits, - and _; `default` always exists)",
+        ),
+        (
+            GOOD + "[client]\nenabled = true\n[client.plugin]\nraw_exec = true",
+            "a.toml: client.plugin = {...} is not a table of tables"
+            " (settings of single drivers: [client.plugin.raw_exec] enabled = true)",
         ),
         (
             'data_dir = "/x"',
-            "this agent would be neither server nor client (set server.enabled = true, or start with -server or -dev)",
+            "this agent would be neither server nor client"
+            " (set server.enabled or client.enabled = true, or start with -server, -client or -dev)",
         ),
         (
             'data_dir = "/x"\n[server]\nenabled = true',

@@ -33,7 +33,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[AgentConfig]:
     """The settings that agents were started with; nothing really starts."""
     configs: list[AgentConfig] = []
 
-    def run_agent(config: AgentConfig) -> int:
+    def run_agent(config: AgentConfig, *, is_dev: bool) -> int:
+        assert is_dev == (config.data_dir != "/d")
         assert Path(config.data_dir).is_dir() or config.data_dir == "/d"
         configs.append(config)
         return 3
