@@ -23,11 +23,13 @@ Number = float | int | bool
 
 BENCHES: Final[Mapping[str, tuple[str, str]]] = {
     "codec": ("fedsched.bench.codec", "records to bytes and back: time and size, against plain containers"),
+    "fanout": ("fedsched.bench.fanout", "5,000 client connections to one server: memory of each, news to all"),
     "kernel": ("fedsched.bench.kernel", "placement: rate, exactness, growth, against sampling"),
     "quality": ("fedsched.bench.quality", "how well fleets are filled, against sampling"),
     "nodes": ("fedsched.bench.nodes", "a fleet of simulated nodes for a region that runs (FEDSCHED_ADDR)"),
     "raft": ("fedsched.bench.raft", "three servers on loopback: commits per second, latency, failover"),
     "region": ("fedsched.bench.region", "three servers and 5,000 simulated nodes: jobs from submission to reports"),
+    "spawn": ("fedsched.bench.spawn", "tasks launched and completed, memory of a supervisor, against a bare loop"),
     "store": ("fedsched.bench.store", "a million allocations applied, looked up, saved and restored"),
 }
 """Name of the bench -> module that has it, what it measures."""

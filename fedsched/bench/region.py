@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import accumulate
 from typing import Any, Final
 
 from fedsched.agent.process import server_processes
@@ -197,7 +198,7 @@ def _result(load: Load, took: float, settled: float, before: _Measured, after: _
         "placed_per_s": round(placed / took, 1),
         "received_per_s": round((after.tally["received"] - before.tally["received"]) / settled, 1),
         "reported_per_s": round((after.tally["running"] - before.tally["running"]) / settled, 1),
-        "last_over_first_decile": round(_deciles(load.placed, load.full_at, took), 3),
+        "last_over_first_decile": round(deciles(load.placed, load.full_at, took), 3),
         "server_cpu_us_per_alloc": round(sum(cpu) / placed * 1e6, 1),
         "nodes_cpu_us_per_alloc": round((after.nodes_cpu_s - before.nodes_cpu_s) / placed * 1e6, 1),
         "bytes_per_alloc": round(sum(after.memory) / len(after.memory) * (1 << 20) / placed, 1),
@@ -251,7 +252,23 @@ def rates(placed: list[tuple[float, int]], since: float, took: float) -> list[tu
     return found
 
 
-def _deciles(placed: list[tuple[float, int]], since: float, took: float) -> float:
-    """The rate in the last tenth of the time over that in the first, from when the backlog was full."""
-    tenths = rates(placed, since, took)
-    return tenths[-1][1] / tenths[0][1] if tenths[0][1] else 0.0
+def deciles(placed: list[tuple[float, int]], since: float, took: float) -> float:
+    """The rate in the last tenth of the time over that in the first, from when the backlog was full.
+
+    Clients report in waves a second apart, and what is placed follows them: counting between two moments would measure
+    where in a wave those fall. So the rate is the slope of the line through everything placed in between.
+    """
+    width = (took - since) / 10
+    first, last = _slope(placed, since, since + width), _slope(placed, took - width, took)
+    return last / first if first > 0 else 0.0
+
+
+def _slope(placed: list[tuple[float, int]], start: float, end: float) -> float:
+    inside = [one for one in sorted(placed) if start <= one[0] < end]
+    if len(inside) < 2:
+        return 0.0
+    times = [at for at, _ in inside]
+    totals = list(accumulate(count for _, count in inside))
+    middle = sum(times) / len(times)
+    spread = sum((at - middle) ** 2 for at in times)
+    return sum((at - middle) * total for at, total in zip(times, totals, strict=True)) / spread if spread else 0.0

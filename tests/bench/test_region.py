@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedsched.agent.process import ServerProcess
-from fedsched.bench.region import _last_words, by_part, rates
+from fedsched.bench.region import _last_words, by_part, deciles, rates
 from fedsched.bench.region_processes import MeasuredServer
 from fedsched.model.errors import Unavailable
 
@@ -39,6 +39,21 @@ def test_rates_are_those_of_tenths_of_the_time() -> None:
     assert rates(placed, 0.0, 20.0)[0] == (0.0, 200.0)
     assert rates(placed, 0.0, 20.0)[5] == (10.0, 25.0)
     assert rates(placed, 10.0, 20.0)[0] == (10.0, 50.0)
+
+
+def test_the_last_tenth_is_compared_with_the_first_whatever_part_of_a_wave_it_begins_in() -> None:
+    def waves(phase: float, until: float) -> list[tuple[float, int]]:
+        """A thousand at the beginning of each second, in four steps, from 10 s on; half as many in the last ten."""
+        found = []
+        for second in range(10, 110):
+            size = 125 if second >= until else 250
+            found += [(second + phase + part / 50, size) for part in range(4)]
+        return found
+
+    for phase in (0.0, 0.3, 0.6, 0.9):
+        assert deciles(waves(phase, 200.0), 10.0, 110.0) == pytest.approx(1.0, abs=0.05)
+        assert deciles(waves(phase, 100.0), 10.0, 110.0) == pytest.approx(0.5, abs=0.05)
+    assert deciles([(1.0, 5)], 0.0, 10.0) == 0.0
 
 
 def test_processor_time_is_split_by_each_servers_own_samples() -> None:
