@@ -63,6 +63,14 @@ sim-daemons SEEDS="200" *MORE:
 chaos *MORE:
     python -m tests.chaos {{ MORE }}
 
+# kill a client agent with -9 KILLS times, at random and at each step of a task's life; no task may notice (an hour)
+kills KILLS="500" *MORE:
+    python -m tests.kills --kills {{ KILLS }} {{ MORE }}
+
+# numbered log lines from a task to a reader, through small files, cuts, killed agents and servers (ten minutes)
+lines LINES="1000000" *MORE:
+    python -m tests.kills.lines --lines {{ LINES }} {{ MORE }}
+
 # measure: just bench raft, just bench store --json, ...
 bench *WORDS:
     fedsched bench {{ WORDS }}
