@@ -135,7 +135,7 @@ def run(options: BenchOptions) -> BenchResult:
         stack.enter_context(_last_words(servers))
         addresses = [server.address for server in servers]
         shape = {"count": nodes, "classes": CLASSES, "seed": options.seed, **CAPACITY}
-        fleet = NodesProcess(addresses, shape)
+        fleet = NodesProcess([server.rpc_address for server in servers], shape)
         stack.callback(fleet.stop)
         options.say(f"{nodes:,} nodes register ...")
         if not fleet.wait("registered", nodes, PATIENCE_S + nodes / 50):

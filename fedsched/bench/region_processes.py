@@ -29,6 +29,7 @@ class MeasuredServer:
         self.process = process
         self.name = process.name
         self.address = process.address
+        self.rpc_address = f"127.0.0.1:{process.rpc_port}"
 
     def cpu_s(self) -> float:
         return cpu_s(self.process.pid)

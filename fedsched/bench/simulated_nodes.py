@@ -23,6 +23,7 @@ import trio
 
 from fedsched.bench.simulated_node import SimulatedNode, Tally, Timers
 from fedsched.bench.simulated_scripts import BATCH_S, Scripts
+from fedsched.client.dialling import server_address
 from fedsched.model.errors import BadRequest, FedschedError
 from fedsched.model.node import DriverInfo, Node, NodeStatus
 from fedsched.model.node_resources import (
@@ -34,7 +35,6 @@ from fedsched.model.node_resources import (
     NodeResources,
 )
 from fedsched.rpc.caller import LinkCaller
-from fedsched.wire.address import parse_address
 from fedsched.wire.link import Link, open_link
 from fedsched.wire.websocket import connect_websocket
 
@@ -109,9 +109,9 @@ def _node(number: int, shape: Shape, chance: random.Random) -> Node:
 
 @asynccontextmanager
 async def dial_websocket(address: str) -> AsyncIterator[Link]:
-    """A link to an agent's HTTP port."""
+    """A link as client agents have it: to a server's own port, or to the HTTP port of an agent that is named so."""
     async with trio.open_nursery() as nursery:
-        carrier = await connect_websocket(nursery, parse_address(address))
+        carrier = await connect_websocket(nursery, server_address(address, is_tls=False))
         async with open_link(carrier, is_opener=True) as link:
             yield link
         nursery.cancel_scope.cancel("the link is over")

@@ -13,8 +13,8 @@ from typing import Final
 SOON_S: Final = 0.002
 """When there was nothing for a while: long enough for one commit's changes to come together."""
 SHORTEST_S: Final = 0.05
-LONGEST_S: Final = 1.0
-FRAMES_PER_S: Final = 1_500
+LONGEST_S: Final = 2.0
+FRAMES_PER_S: Final = 1_000
 """About as many frames leave a server in a second: a tenth of a core, and what a client makes of them."""
 PER_LATE: Final = 8.0
 """How long to gather for each second of being late: about an eighth of what is sent then waits for its turn."""
@@ -26,6 +26,8 @@ BEHIND_S: Final = 0.4
 """From here on clients are asked to gather longer as well."""
 CLIENTS_MS: Final = 200
 CLIENTS_BEHIND_MS: Final = 1_000
+FAR_BEHIND_S: Final = 1.2
+CLIENTS_FAR_BEHIND_MS: Final = 2_000
 
 
 class Pace:
@@ -56,4 +58,6 @@ class Pace:
     @property
     def clients_ms(self) -> int:
         """For how long clients should gather what they report."""
+        if self.window_s > FAR_BEHIND_S:
+            return CLIENTS_FAR_BEHIND_MS
         return CLIENTS_BEHIND_MS if self.is_behind else CLIENTS_MS

@@ -6,6 +6,7 @@ import pytest
 
 from fedsched.server.pace import (
     CLIENTS_BEHIND_MS,
+    CLIENTS_FAR_BEHIND_MS,
     CLIENTS_MS,
     FRAMES_PER_S,
     LONGEST_S,
@@ -24,7 +25,7 @@ def test_news_after_a_quiet_time_go_out_at_once_and_others_wait_for_company() ->
 def test_the_window_grows_while_late_and_shrinks_when_not() -> None:
     pace = Pace()
     windows = []
-    for late_s in [0.2] * 20 + [0.0] * 40:
+    for late_s in [0.4] * 20 + [0.0] * 40:
         pace.woke(late_s)
         windows.append(pace.window_s)
     assert windows[:20] == sorted(windows[:20])
@@ -45,8 +46,10 @@ def test_the_more_frames_there_were_the_longer_the_next_ones_gather(frames: int,
 def test_clients_are_asked_to_gather_longer_while_the_server_is_behind() -> None:
     pace = Pace()
     assert (pace.is_behind, pace.clients_ms) == (False, CLIENTS_MS)
-    pace.woke(1.0)
+    pace.woke(0.5)
     assert (pace.is_behind, pace.clients_ms) == (True, CLIENTS_BEHIND_MS)
+    pace.woke(1.0)
+    assert (pace.is_behind, pace.clients_ms) == (True, CLIENTS_FAR_BEHIND_MS)
     for _ in range(20):
         pace.woke(0.001)
     assert (pace.is_behind, pace.clients_ms) == (False, CLIENTS_MS)
