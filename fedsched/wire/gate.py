@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -29,6 +30,8 @@ class GateStream(trio.abc.Stream):
         self._is_sending = False
         self._sent = trio.lowlevel.ParkingLot()
         self.closed = trio.Event()
+        self.on_sent: Callable[[], None] | None = None
+        """Called when everything that was given to `send_all` is written."""
 
     # ---- reading
 
@@ -92,6 +95,8 @@ class GateStream(trio.abc.Stream):
                 self._unsent_bytes = 0
                 await self._stream.send_all(data)
                 self._sent.unpark_all()
+            if self.on_sent is not None:
+                self.on_sent()
         finally:
             self._is_sending = False
             self._sent.unpark_all()

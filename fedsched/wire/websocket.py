@@ -90,10 +90,11 @@ ANY_DOOR: Final = WebSocketDoor()
 class WebSocketCarrier:
     """Whole frames, one or more in each binary message."""
 
-    def __init__(self, connection: Any, gate: GateStream, peer: str) -> None:
+    def __init__(self, connection: Any, gate: GateStream, reader: _Reader, peer: str) -> None:
         self.peer = peer
         self._connection = connection
         self._gate = gate
+        self._reader = reader
         self._is_torn = False
         self._has_greeted = False
 
@@ -125,7 +126,7 @@ class WebSocketCarrier:
         return messages
 
     async def aclose(self) -> None:
-        with trio.move_on_after(_CLOSE_S):
+        with trio.move_on_after(_CLOSE_S) as closing, self._reader.needed_for(closing):
             await self._connection.aclose()
         await trio.aclose_forcefully(self._gate)
 
@@ -157,7 +158,7 @@ async def accept_websocket(
             request = await trio_websocket.wrap_server_stream(reader.as_nursery(), gate, **_settings(door.limits))
             refusal = _refusal(request, door)
             if refusal is None:
-                return WebSocketCarrier(await request.accept(), gate, peer)
+                return WebSocketCarrier(await request.accept(), gate, reader, peer)
             status, reason = refusal
             await request.reject(status, body=f"{reason}\n".encode())
     except (Busy, trio_websocket.ConnectionClosed) as error:
@@ -189,7 +190,7 @@ async def connect_websocket(
             connection = await trio_websocket.wrap_client_stream(
                 reader.as_nursery(), cast(Any, gate), address.host_header, path, **_settings(limits)
             )
-            return WebSocketCarrier(connection, gate, str(address))
+            return WebSocketCarrier(connection, gate, reader, str(address))
     except CarrierClosed as error:
         await _hang_up(gate)
         rejection = reader.error
@@ -209,6 +210,8 @@ class _Reader:
         self._gate = gate
         self._peer = peer
         self._handshake: trio.CancelScope | None = None
+        self._closing: trio.CancelScope | None = None
+        self._is_over = False
         self.error: Exception | None = None
 
     def as_nursery(self) -> trio.Nursery:
@@ -228,7 +231,27 @@ class _Reader:
         if was_cut:
             raise CarrierClosed(f"{self.error or f'not done within {limit_s:g} s'}")
 
+    @contextmanager
+    def needed_for(self, closing: trio.CancelScope) -> Iterator[None]:
+        """While closing waits for the other end's word: without a reader nobody hears it, so it is not waited for.
+
+        Our own word is said in either case.
+        """
+        if self._is_over:
+            self._gate.on_sent = closing.cancel
+        else:
+            self._closing = closing
+        yield
+
     async def _run(self, reader: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await self._read(reader)
+        finally:
+            self._is_over = True
+            if self._closing is not None:
+                self._closing.cancel("reader gone")
+
+    async def _read(self, reader: Callable[[], Awaitable[None]]) -> None:
         try:
             await reader()
         except Exception as error:  # a library error on hostile bytes is the end of this connection, not of ours

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from fedsched.model.errors import Busy, Unavailable
 from fedsched.wire import frames
@@ -357,6 +358,31 @@ def test_a_closed_carrier_says_why_to_both_directions() -> None:
             await carrier.send([(b"x", b"")])
 
     with_host(host, body)
+
+
+@pytest.mark.parametrize("is_reader_gone_before", [True, False])
+def test_closing_says_goodbye_but_waits_for_no_answer_that_nobody_would_read(is_reader_gone_before: bool) -> None:
+    async def main() -> None:
+        ours, theirs = trio.testing.memory_stream_pair()
+        began = trio.current_time()
+        async with trio.open_nursery() as outer, trio.open_nursery() as nursery:
+            await theirs.send_all(UPGRADE % b"")
+            carrier = await accept_websocket(nursery, ours, "client")
+            if not is_reader_gone_before:
+                outer.start_soon(carrier.aclose)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+                await carrier.aclose()
+
+        assert trio.current_time() == began
+        received = b""
+        while data := await theirs.receive_some():
+            received += data
+        assert received.endswith(b"\x88\x02\x03\xe8")
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.01))
 
 
 def test_protocol_violation_is_an_error_an_operator_can_read() -> None:
