@@ -13,7 +13,7 @@ from tests.chaos.run import PROXY, Chaos
 
 @pytest.mark.processes
 def test_servers_that_answer_reads_without_asking_the_leader_are_caught(tmp_path: Path) -> None:
-    steps = [Step(kind=ISOLATE, target=LEADER, hold_s=5.0) for _ in range(3)]
+    steps = [Step(kind=ISOLATE, target=LEADER, hold_s=4.0, rest_s=0.5) for _ in range(2)]
     plan = Plan(seed=5, minutes=0.5, steps=steps)
 
     report = Chaos(plan, tmp_path, links=PROXY, program=["-m", "tests.chaos.planted", STALE_READS]).run()

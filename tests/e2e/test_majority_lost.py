@@ -44,7 +44,7 @@ def survivor(tmp_path: Path) -> Iterator[tuple[Region, Server]]:
 def test_alone_it_refuses_to_decide_but_tells_what_it_knows(survivor: tuple[Region, Server]) -> None:
     _, left = survivor
     with connect(left.address, 5) as caller, pytest.raises(FedschedError):
-        caller.ask(JOB_GET, JobRequest(job_id="job-3"), timeout_s=5)
+        caller.ask(JOB_GET, JobRequest(job_id="job-3"), timeout_s=1)
     with Caller(left) as patient:
         assert patient.get("job-3", stale=True).value == "3"
         peers, _ = patient.call(RAFT_LIST_PEERS, Empty(), CallMeta(stale=True))

@@ -104,7 +104,7 @@ def test_a_service_rolls_to_a_good_version_and_back_from_a_bad_one(tmp_path: Pat
             wait_rollout(asker, host, 1, "successful")
             until("all three serve the new version", lambda: all_serve(asker, "1"), WITHIN_S, host)
 
-            submit(host.address, version="2", status="500")
+            submit(host.address, version="2", status="500", healthy_deadline="2s", progress_deadline="6s")
             wait_rollout(asker, host, 2, "failed")
             assert "going back to version 1" in deployment(asker, 2)[1]
             wait_rollout(asker, host, 3, "successful")
