@@ -18,6 +18,7 @@ import trio
 
 from fedsched.agent.config import AgentConfig
 from fedsched.agent.cpu_shares import CpuShares
+from fedsched.agent.reload import Reload, reload
 from fedsched.env.env import Env
 from fedsched.model.errors import BadRequest, Unavailable
 from fedsched.rpc.server_side import CallServer
@@ -51,6 +52,7 @@ class Agent:
         self.metrics = Registry()
         self._env = env
         self._log = log
+        self._shown: dict[str, Any] = _plain(config)
         self._tls = _tls(config)
         self._server = self._make_server() if config.server.enabled else None
         self.client: Client | None = None
@@ -111,7 +113,7 @@ class Agent:
         return make_server(
             self.config,
             self._tls,
-            shown=_plain(self.config),
+            shown=self._shown,
             client_stats=self._client_stats,
             env=self._env,
             log=self._log,
@@ -123,15 +125,14 @@ class Agent:
         from fedsched.client.dialling import ClientTls
 
         own = (self._server.me.address,) if self._server is not None else ()
-        settings = client_settings(
-            self.config, servers=own, http_address=self.http_address.partition("://")[2], is_dev=self._is_dev
-        )
+        http_address = self.http_address.partition("://")[2]
+        settings = client_settings(self.config, servers=own, http_address=http_address, is_dev=self._is_dev)
         tls = ClientTls(self._tls.dialling, self._tls.server_name) if self._tls else None
         client = make_client(settings, tls=tls, env=self._env, log=self._log, metrics=self.metrics)
         await nursery.start(client.run)
         self.client = client
         if self._server is None:
-            calls = ClientCalls(client, _plain(self.config), metrics=self.metrics, env=self._env)
+            calls = ClientCalls(client, self._shown, metrics=self.metrics, env=self._env)
             self._calls = calls.calls
 
     def _client_stats(self) -> Mapping[str, str]:
@@ -152,6 +153,20 @@ class Agent:
                 await self._server.stop()
         self._log.info("agent_stopping", agent=self.config.name)
         self._is_stopping.set()
+
+    def reload(self, config: AgentConfig) -> Reload:
+        """Take over what can change under a running agent, and say what cannot. Safe to call when nothing differs."""
+        done = reload(self.config, config)
+        self.config = done.config
+        self._shown.update(_plain(done.config))
+        if self.client is not None:
+            from fedsched.agent.client_half import client_settings
+
+            self.client.reload(client_settings(done.config, is_dev=self._is_dev))
+        self._log.info("settings_reloaded", changed=",".join(done.changed) or "nothing")
+        if done.waiting:
+            self._log.warn("settings_need_a_restart", settings=",".join(done.waiting))
+        return done
 
     def _cpu_shares(self) -> AbstractContextManager[None]:
         return CpuShares(self.metrics).sampling() if self.config.telemetry.cpu_shares else nullcontext()

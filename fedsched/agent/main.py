@@ -1,7 +1,8 @@
 """Runs an agent as a process: log, signals, exit code.
 
-SIGTERM and SIGINT stop it in order, a leader handing over first; a second one stops it at once. The exit code is 0 for
-a stop that was asked for and 1 for anything else, and the last line on stderr then says why.
+SIGTERM and SIGINT stop it in order, a leader handing over first; a second one stops it at once. SIGHUP reads the
+settings again (see `reload`); one that cannot be read changes nothing. The exit code is 0 for a stop that was asked for
+and 1 for anything else, and the last line on stderr then says why.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ from fedsched.agent.collecting import collect_wholly, pause_briefly
 from fedsched.agent.config import AgentConfig
 from fedsched.env.real import RealEnv
 from fedsched.model.errors import FedschedError
-from fedsched.telemetry.log import Logger, Sink, configure, get_logger
+from fedsched.telemetry.log import HUB, Logger, Sink, configure, get_logger
 from fedsched.telemetry.log_sinks import FileSink, json_line, stderr_sink, text_line
 
+Load = Callable[[], AgentConfig]
+"""Reads the settings anew, from wherever they came the first time."""
 
-def run_agent(config: AgentConfig, *, is_dev: bool = False) -> int:
+
+def run_agent(config: AgentConfig, *, is_dev: bool = False, load: Load | None = None) -> int:
     """Run one agent until it is told to stop; returns the exit code."""
     configure_log(config)
     pause_briefly()
     log = get_logger("agent", agent=config.name)
-    return run_until_signal(lambda: [Agent(config, env=RealEnv(), log=log, is_dev=is_dev)], log)
+    return run_until_signal(lambda: [Agent(config, env=RealEnv(), log=log, is_dev=is_dev)], log, load=load)
 
 
 def configure_log(config: AgentConfig) -> None:
@@ -46,7 +50,10 @@ def configure_log(config: AgentConfig) -> None:
 
 
 def run_until_signal(
-    make: Callable[[], list[Agent]], log: Logger, ready: Callable[[list[Agent]], None] | None = None
+    make: Callable[[], list[Agent]],
+    log: Logger,
+    ready: Callable[[list[Agent]], None] | None = None,
+    load: Load | None = None,
 ) -> int:
     """Run agents together until a signal; one that fails ends them all."""
 
@@ -55,6 +62,8 @@ def run_until_signal(
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
                 are_up = trio.Event()
+                if load is not None:
+                    await nursery.start(_reload_on_signal, agents, are_up, load, log)
                 nursery.start_soon(collect_wholly, log)
                 nursery.start_soon(_stop_on_signal, signals, agents, are_up, nursery.cancel_scope, log)
                 async with trio.open_nursery() as starting:
@@ -91,6 +100,29 @@ async def _stop_on_signal(
                 leave = agent.config.leave_on_terminate if is_term else agent.config.leave_on_interrupt
                 stopping.start_soon(_stop, agent, leave)
             stopping.start_soon(_end_when_stopped, agents, everything)
+
+
+async def _reload_on_signal(
+    agents: list[Agent],
+    are_up: trio.Event,
+    load: Load,
+    log: Logger,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Read the settings again on SIGHUP. Several signals at once are one; wrong settings leave all as it is."""
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        await are_up.wait()
+        async for _ in signals:
+            try:
+                config = await trio.to_thread.run_sync(load)
+            except FedschedError as error:
+                log.error("settings_not_reloaded", why=str(error))
+                continue
+            for agent in agents:
+                agent.reload(config)
+            HUB.set_levels(config.log_level, config.log_levels)
 
 
 async def _stop(agent: Agent, leave: bool) -> None:

@@ -6,7 +6,8 @@ import dataclasses
 import tempfile
 from contextlib import nullcontext
 
-from fedsched.agent.config_load import flags_of_settings, load_config
+from fedsched.agent.config import AgentConfig
+from fedsched.agent.config_load import Loaded, flags_of_settings, load_config
 from fedsched.agent.settings import Kind, Setting
 from fedsched.bench.frame import BENCHES, run_bench
 from fedsched.model.errors import BadRequest
@@ -36,17 +37,21 @@ AGENT_FLAGS = (
     "agent",
     "run an agent: a server of a region, a client that runs tasks, or both",
     doc="Runs an agent until it is told to stop (SIGTERM, SIGINT). Settings come from TOML files, then FEDSCHED_"
-    " variables, then flags; an unknown or wrong one is refused. docs/reference/config.md lists them all.",
+    " variables, then flags; an unknown or wrong one is refused. docs/reference/config.md lists them all. SIGHUP reads"
+    " them again: log levels, the node's metadata and host volumes change at once, the rest with the next start.",
     flags=AGENT_FLAGS,
     is_remote=False,
 )
 def agent(terminal: Terminal, given: Given) -> int:
-    loaded = load_config(
-        paths=given["config"],
-        environ=terminal.environ,
-        flags={name: _texts(given[name]) for name in _said_flags(given)},
-        is_dev=given["dev"],
-    )
+    def load() -> Loaded:
+        return load_config(
+            paths=given["config"],
+            environ=terminal.environ,
+            flags={name: _texts(given[name]) for name in _said_flags(given)},
+            is_dev=given["dev"],
+        )
+
+    loaded = load()
     for warning in loaded.warnings:
         terminal.warn(f"Warning: {warning}")
     from fedsched.agent.main import run_agent  # pulls in trio and every part of the agent
@@ -54,8 +59,11 @@ def agent(terminal: Terminal, given: Given) -> int:
     config = loaded.config
     forgetful = tempfile.TemporaryDirectory(prefix="fedsched-dev-") if not config.data_dir else nullcontext("")
     with forgetful as directory:
-        chosen = config if config.data_dir else dataclasses.replace(config, data_dir=directory)
-        return run_agent(chosen, is_dev=loaded.is_dev)
+
+        def settings(config: AgentConfig) -> AgentConfig:
+            return config if config.data_dir else dataclasses.replace(config, data_dir=directory)
+
+        return run_agent(settings(config), is_dev=loaded.is_dev, load=lambda: settings(load().config))
 
 
 @VERBS.verb(

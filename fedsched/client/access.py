@@ -61,6 +61,12 @@ class AccessedClient(Protocol):
     async def collect_garbage(self, alloc_id: str = "") -> int:
         """Remove one finished allocation, or all of them; how many it were."""
 
+    def meta(self) -> node_calls.NodeMetaReply:
+        """The node's metadata, and where it comes from."""
+
+    async def apply_meta(self, change: Mapping[str, str | None]) -> None:
+        """Change it; returns when that survives the agent."""
+
 
 class ClientAccess:
     """Serves the methods that run at a node."""
@@ -95,6 +101,8 @@ class ClientAccess:
             node_calls.ALLOC_GC: self.collect_one,
             node_calls.NODE_STATS: self.node_stats,
             node_calls.NODE_GC: self.collect_all,
+            node_calls.NODE_META_READ: self.read_meta,
+            node_calls.NODE_META_APPLY: self.apply_meta,
         }
 
     # ---- logs and files -------------------------------------------------------------------------------------
@@ -225,6 +233,15 @@ class ClientAccess:
     async def collect_all(self, request: NodeRequest, context: CallContext) -> node_calls.GcReply:
         self._check_node(request.node_id)
         return node_calls.GcReply(collected=await self._client.collect_garbage())
+
+    async def read_meta(self, request: NodeRequest, context: CallContext) -> node_calls.NodeMetaReply:
+        self._check_node(request.node_id)
+        return self._client.meta()
+
+    async def apply_meta(self, request: node_calls.NodeMetaRequest, context: CallContext) -> node_calls.NodeMetaReply:
+        self._check_node(request.node_id)
+        await self._client.apply_meta(request.meta)
+        return self._client.meta()
 
     async def collect_one(self, request: node_calls.AllocGcRequest, context: CallContext) -> node_calls.GcReply:
         self._runner(request.alloc_id)

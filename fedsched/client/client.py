@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -29,17 +30,20 @@ from fedsched.client.fingerprint.runner import FingerprintRunner
 from fedsched.client.gc import GarbageCollector
 from fedsched.client.identity import NodeIdentity, id_of_host, open_identity
 from fedsched.client.journal import Journal
+from fedsched.client.node_meta import JOURNAL_NAME, applied, from_journal, merged, to_journal
 from fedsched.client.reports_core import ReportsCore
 from fedsched.client.runners import MakeRunner, Runner, Runners
 from fedsched.client.server_list import ServerList
 from fedsched.client.settings import ClientSettings
 from fedsched.client.strays import end_strays
 from fedsched.client.uplink import Uplink, UplinkEnds
+from fedsched.codec import CodecError
 from fedsched.drivers.registry import BUILT_IN, DriverHost, Drivers, open_drivers
 from fedsched.env.env import Env
 from fedsched.model.errors import FedschedError
 from fedsched.model.node import DrainStrategy, Node
 from fedsched.rpc.methods.node import NODE_DRAIN, NodeDrainRequest
+from fedsched.rpc.methods.node_calls import NodeMetaReply
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry
 
@@ -85,6 +89,7 @@ class Client:
         self._gc: GarbageCollector
         self._shown: tuple[Node, Node]
         self._moved = trio.Event()
+        self._meta_lock = trio.Lock()
         self._is_told = trio.Event()
         """The first picture of this host is complete."""
 
@@ -161,12 +166,38 @@ class Client:
             self._shown = (latest, structs.replace(latest, secret_id=""))
         return self._shown[1]
 
+    def meta(self) -> NodeMetaReply:
+        """This node's metadata, and where it comes from."""
+        dynamic = self._fingerprints.picture.dynamic_meta
+        static = self.settings.meta
+        return NodeMetaReply(meta=merged(static, dynamic), dynamic=dict(dynamic), static=dict(static))
+
+    async def apply_meta(self, change: Mapping[str, str | None]) -> None:
+        """Change this node's metadata; returns when that survives the agent. Servers hear of it a moment later."""
+        async with self._meta_lock:
+            after = applied(self.settings.meta, self._fingerprints.picture.dynamic_meta, change)
+            await self._journal.put_node(JOURNAL_NAME, to_journal(after))
+            self._fingerprints.set_meta(after)
+
+    def reload(self, settings: ClientSettings) -> None:
+        """Take over what may change while a client runs: static metadata and host volumes."""
+        self.settings = replace(self.settings, meta=settings.meta, host_volumes=settings.host_volumes)
+        self._fingerprints.reload(self.settings)
+
     # ---- making ---------------------------------------------------------------------------------------------
 
     def _open_identity(self) -> NodeIdentity:
         kept = self._journal.node.get(IDENTITY, b"")
         host_id = "" if self.settings.no_host_uuid else id_of_host()
         return open_identity(self.settings.state_dir, self._env.new_id, self._log, kept=kept, host_id=host_id)
+
+    def _kept_meta(self) -> dict[str, str | None]:
+        kept = self._journal.node.get(JOURNAL_NAME, b"")
+        try:
+            return from_journal(kept) if kept else {}
+        except CodecError as error:
+            self._log.error("node_meta_unreadable", why=str(error), hint="apply it again: it was not taken over")
+            return {}
 
     def _make(self) -> None:
         settings, log, env, metrics = self.settings, self._log, self._env, self._metrics
@@ -186,6 +217,7 @@ class Client:
             log=log,
             on_change=self._node_changed,
             looks=self._looks,
+            dynamic_meta=self._kept_meta(),
         )
         first = self._fingerprints.picture.node
         self._shown = (first, structs.replace(first, secret_id=""))
@@ -279,10 +311,15 @@ class Client:
         self._log.info("draining_before_leaving", deadline_s=wanted.deadline_s)
         limit_s = max(0.0, deadline_s) + DRAIN_GRACE_S if deadline_s else math.inf
         with trio.move_on_after(limit_s):
-            while self._left(ignore_system=wanted.ignore_system_jobs) or self.uplink.unsaid:
+            while self._left(ignore_system=wanted.ignore_system_jobs) or self._has_more_to_say:
                 self._moved = trio.Event()
                 with trio.move_on_after(1.0):
                     await self._moved.wait()
+
+    @property
+    def _has_more_to_say(self) -> bool:
+        """Servers that are there have not heard all yet; those that are gone are not waited for."""
+        return self.uplink.is_connected and bool(self.uplink.unsaid)
 
     def _left(self, *, ignore_system: bool) -> int:
         """How many allocations are still to go, as far as this host can see."""

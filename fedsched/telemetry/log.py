@@ -135,6 +135,10 @@ class Hub:
         if old is not None and old is not sink:
             old.close()
 
+    def set_levels(self, level: str, areas: Mapping[str, str] | None = None) -> None:
+        """Change how much is written, and nothing about where."""
+        self.configure(level=level, sink=self._sink, areas=areas)
+
     def subscribe(
         self, level: str = "info", *, capacity: int = RING_SIZE, on_ready: Callable[[], None] | None = None
     ) -> Subscription:

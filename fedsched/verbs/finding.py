@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from fedsched.model.alloc import AllocListStub
 from fedsched.model.deployment import Deployment
+from fedsched.model.errors import NotFound
 from fedsched.model.node import NodeListStub
 from fedsched.model.summary import JobListStub
 from fedsched.rpc.methods.job import JOB_LIST, JobListRequest
+from fedsched.verbs.flags import Flag
 from fedsched.verbs.lookup import PAGE, check_prefix, one_of, pages
 from fedsched.verbs.terminal import Terminal
 from fedsched.verbs.view import ago, columns, moment, short
@@ -17,6 +19,7 @@ from fedsched.verbs.view import ago, columns, moment, short
 ANY_NAMESPACE: Final = "*"
 ALLOC_HEAD: Final = ("ID", "Node ID", "Task Group", "Version", "Desired", "Status", "Created", "Modified")
 NODE_HEAD: Final = ("ID", "Node Pool", "DC", "Name", "Class", "Drain", "Eligibility", "Status")
+SELF: Final = Flag("self", "the node of the agent that is asked", bool)
 DEPLOYMENT_HEAD: Final = ("ID", "Job ID", "Job Version", "Status", "Description")
 
 
@@ -75,6 +78,17 @@ def all_nodes(terminal: Terminal, prefix: str = "", *, os: bool = False) -> list
 def find_node(terminal: Terminal, typed: str) -> NodeListStub:
     check_prefix(typed)
     return one_of(all_nodes(terminal, typed), typed, "node", lambda found: node_table(found, verbose=True))
+
+
+def own_node_id(terminal: Terminal) -> str:
+    """The node whose agent one is talking to; refuses if that agent runs no tasks."""
+    from fedsched.rpc.method import Empty
+    from fedsched.rpc.methods.agent import AGENT_SELF
+
+    node_id = terminal.client.call(AGENT_SELF, Empty()).stats.get("client", {}).get("node_id", "")
+    if not node_id:
+        raise NotFound("the agent at this address is no client", hint="name a node, or ask the agent on it (-address)")
+    return node_id
 
 
 def node_table(found: Sequence[NodeListStub], *, verbose: bool) -> str:

@@ -12,7 +12,7 @@ from fedsched.model.usage import HostStats
 from fedsched.rpc.methods.node import NODE_ALLOCS, NODE_GET, NodeRequest
 from fedsched.verbs import usage
 from fedsched.verbs.amounts import share, size_share
-from fedsched.verbs.finding import NODE_HEAD, all_nodes, alloc_table, find_node
+from fedsched.verbs.finding import NODE_HEAD, SELF, all_nodes, alloc_table, find_node, own_node_id
 from fedsched.verbs.flags import Argument, Flag, Given
 from fedsched.verbs.terminal import Terminal
 from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
@@ -27,22 +27,23 @@ VERBS = Verbs()
     flags=(
         Flag("allocs", "in the list: how many allocations run on each", bool),
         Flag("os", "in the list: the operating system", bool),
+        SELF,
         Flag("short", "only the head and the allocations", bool),
         Flag("stats", "what the host uses, processor by processor and disk by disk", bool),
         VERBOSE,
         JSON,
         TEMPLATE,
     ),
-    arguments=(Argument("node", "id of the node, or the beginning of it", optional=True),),
+    arguments=(Argument("node", "id of the node, or the beginning of it", optional=True, unless="self"),),
 )
 def status(terminal: Terminal, given: Given) -> int:
-    if not given["node"]:
+    if not given["node"] and not given["self"]:
         return _list(terminal, given)
-    stub = find_node(terminal, given["node"])
-    node = terminal.client.call(NODE_GET, NodeRequest(node_id=stub.id)).node
+    node_id = own_node_id(terminal) if given["self"] else find_node(terminal, given["node"]).id
+    node = terminal.client.call(NODE_GET, NodeRequest(node_id=node_id)).node
     if terminal.formatted(given, lambda: to_api(node)):
         return OK
-    allocs = terminal.client.call(NODE_ALLOCS, NodeRequest(node_id=stub.id)).allocs
+    allocs = terminal.client.call(NODE_ALLOCS, NodeRequest(node_id=node_id)).allocs
     found = usage.host_stats(terminal, node) if given["stats"] or not given["short"] else None
     terminal.write(pairs(_head(node, found.stats if found is not None else None)))
     if not given["short"]:

@@ -16,7 +16,7 @@ from fedsched.rpc.methods.node import (
     NodeRequest,
     NodesRequest,
 )
-from fedsched.verbs.finding import find_node
+from fedsched.verbs.finding import SELF, find_node, own_node_id
 from fedsched.verbs.flags import Argument, BadUsage, Flag, Given
 from fedsched.verbs.terminal import Terminal
 from fedsched.verbs.verb import FAILED, JSON, OK, Verbs
@@ -24,7 +24,7 @@ from fedsched.verbs.view import moment
 
 VERBS = Verbs()
 
-NODE = Argument("node", "id of the node, or the beginning of it")
+NODE = Argument("node", "id of the node, or the beginning of it", unless="self")
 ENABLE = Flag("enable", "switch it on", bool)
 DISABLE = Flag("disable", "switch it off", bool)
 DEFAULT_DEADLINE = "1h"
@@ -49,6 +49,7 @@ WATCHING = "Ctrl-C to stop monitoring: will not cancel the node drain"
         Flag("meta", "a fact to keep with the drain; may be repeated", list, value="key=value"),
         Flag("detach", "return at once", bool),
         Flag("monitor", "watch a drain that is under way", bool),
+        SELF,
         Flag("yes", "do not ask when only the beginning of the id was typed", bool),
         JSON,
     ),
@@ -57,7 +58,7 @@ WATCHING = "Ctrl-C to stop monitoring: will not cancel the node drain"
 def drain(terminal: Terminal, given: Given) -> int:
     if sum((given["enable"], given["disable"], given["monitor"])) != 1:
         raise BadUsage("one of -enable, -disable and -monitor is needed", hint="-enable empties the node")
-    stub = find_node(terminal, given["node"])
+    stub = _chosen(terminal, given)
     if given["monitor"]:
         _say(terminal, WATCHING)
         return _watch(terminal, stub)
@@ -86,13 +87,13 @@ def drain(terminal: Terminal, given: Given) -> int:
 @VERBS.verb(
     "node eligibility",
     "let a node take new allocations, or no more",
-    flags=(ENABLE, DISABLE, JSON),
+    flags=(ENABLE, DISABLE, SELF, JSON),
     arguments=(NODE,),
 )
 def eligibility(terminal: Terminal, given: Given) -> int:
     if given["enable"] == given["disable"]:
         raise BadUsage("either -enable or -disable is needed", hint="-disable keeps new allocations away")
-    stub = find_node(terminal, given["node"])
+    stub = _chosen(terminal, given)
     wanted = Eligibility.ELIGIBLE if given["enable"] else Eligibility.INELIGIBLE
     reply = terminal.client.call(NODE_ELIGIBILITY, NodeEligibilityRequest(node_id=stub.id, eligibility=wanted))
     if not terminal.formatted(given, lambda: to_api(reply)):
@@ -143,8 +144,12 @@ def _meta(given: Given) -> dict[str, str]:
     return meta
 
 
+def _chosen(terminal: Terminal, given: Given) -> NodeListStub:
+    return find_node(terminal, own_node_id(terminal) if given["self"] else given["node"])
+
+
 def _is_sure(terminal: Terminal, given: Given, stub: NodeListStub) -> bool:
-    if given["yes"] or given["node"] == stub.id:
+    if given["yes"] or given["self"] or given["node"] == stub.id:
         return True
     what = "drain" if given["enable"] else "stop the drain of"
     return terminal.confirm(f'Are you sure you want to {what} node "{stub.id}"?')

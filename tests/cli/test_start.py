@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,7 +33,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[AgentConfig]:
     """The settings that agents were started with; nothing really starts."""
     configs: list[AgentConfig] = []
 
-    def run_agent(config: AgentConfig, *, is_dev: bool) -> int:
+    def run_agent(config: AgentConfig, *, is_dev: bool, load: Callable[[], AgentConfig]) -> int:
+        assert load() == config  # what SIGHUP reads is what the start has read
         assert is_dev == (config.data_dir != "/d")
         assert Path(config.data_dir).is_dir() or config.data_dir == "/d"
         configs.append(config)

@@ -8,7 +8,7 @@ import signal
 import struct
 import subprocess
 import termios
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from fcntl import ioctl
 from pathlib import Path
@@ -19,6 +19,7 @@ import trio
 
 from fedsched.client.access import ClientAccess
 from fedsched.client.context import AllocContext, ClientParts, TaskContext
+from fedsched.client.node_meta import applied, merged
 from fedsched.client.settings import ClientSettings
 from fedsched.drivers.driver import (
     Capabilities,
@@ -33,6 +34,7 @@ from fedsched.drivers.driver import (
 )
 from fedsched.env.real import RealEnv
 from fedsched.rpc.caller import LocalCaller
+from fedsched.rpc.methods.node_calls import NodeMetaReply
 from fedsched.telemetry.log import Hub
 from fedsched.telemetry.metrics import Registry
 from tests.builders import a_group, a_job, a_node, a_task, an_alloc, an_id
@@ -181,6 +183,7 @@ class FakeClient:
         self.runners: dict[str, FakeRunner] = {}
         self.collected: list[str] = []
         self.checks: dict[str, dict[str, Any]] = {}
+        self.dynamic: dict[str, str | None] = {}
         allocs = directory / "allocs"
         allocs.mkdir(parents=True, exist_ok=True)
         self.driver = FakeDriver(directory)
@@ -205,6 +208,13 @@ class FakeClient:
     async def collect_garbage(self, alloc_id: str = "") -> int:
         self.collected.append(alloc_id)
         return 1 if alloc_id else 3
+
+    def meta(self) -> NodeMetaReply:
+        static = self.parts.settings.meta
+        return NodeMetaReply(meta=merged(static, self.dynamic), dynamic=dict(self.dynamic), static=dict(static))
+
+    async def apply_meta(self, change: Mapping[str, str | None]) -> None:
+        self.dynamic = applied(self.parts.settings.meta, self.dynamic, change)
 
     def add(self, number: int = 1, *, tasks: tuple[str, ...] = ("web",), is_running: bool = True) -> FakeRunner:
         """One more allocation, with all directories of its tasks."""

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from msgspec import structs
 
 from fedsched.client.client import Client
 from fedsched.client.settings import DrainOnShutdown
+from fedsched.client.uplink import Uplink
 from fedsched.model.alloc import Allocation, ClientStatus, DesiredStatus
 from fedsched.model.node import DriverInfo, NodeStatus
 from fedsched.rpc.caller import LocalCaller
@@ -212,6 +214,23 @@ def test_a_client_that_leaves_drains_first(tmp_path: Path) -> None:
             node = await site.node(client)
             assert not any(not one.is_terminal for one in client.runners.values())
             assert node.scheduling_eligibility.value == "ineligible"
+
+    with_site(tmp_path, scenario)
+
+
+def test_a_client_that_leaves_does_not_wait_for_servers_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(site: Site) -> None:
+        async with running(site.client(drain_on_shutdown=DrainOnShutdown(deadline_s=0.0))) as client:
+            await client.wait_registered()
+            monkeypatch.setattr(Uplink, "unsaid", property(lambda uplink: 1))  # and nobody who would hear it
+            monkeypatch.setattr(Uplink, "is_connected", property(lambda uplink: False))
+
+            with trio.fail_after(15):
+                await client.stop(leave=True)
+
+            assert (await site.node(client)).scheduling_eligibility.value == "ineligible"
 
     with_site(tmp_path, scenario)
 

@@ -422,3 +422,22 @@ def test_looks_can_be_chosen_by_name() -> None:
     assert {"arch", "cpu", "memory", "host", "network", "storage", "cgroup", "landlock"} <= names
     assert [one.name for one in some] == ["cpu"]
     assert FIND_S < FIRST_S
+
+
+def test_a_change_that_somebody_waits_for_is_told_at_once_unless_one_was_told_just_before() -> None:
+    picture = a_picture(meta={"rack": "r1"})
+    for name in "ab":
+        picture.found(name, Found(), 0.0)
+    picture.driver("mock_driver", healthy(), 0.0, 1)
+    assert picture.take(0.0) is not None
+
+    picture.set_meta({"rack": "r2"}, 100.0)
+    first = picture.take(100.0)
+    picture.set_meta({"rack": None}, 101.0)
+    assert picture.take(101.0) is None
+    second = picture.take(100.0 + BATCH_S)
+
+    assert first is not None
+    assert first.meta == {"rack": "r2"}
+    assert second is not None
+    assert second.meta == {}

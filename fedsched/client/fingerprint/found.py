@@ -51,6 +51,8 @@ class Fingerprinter:
     name: ClassVar[str]
     period_s: ClassVar[float] = 0.0
     """How often to look again; 0: what it finds does not change while the agent runs."""
+    is_reloadable: ClassVar[bool] = False
+    """Whether to look again when the settings are read anew."""
 
     def find(self, host: Host) -> Found:
         raise NotImplementedError

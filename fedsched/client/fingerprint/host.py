@@ -89,6 +89,7 @@ def landlock_abi() -> int:
 
 class Storage(Fingerprinter):
     name = "storage"
+    is_reloadable = True
 
     def find(self, host: Host) -> Found:
         path = host.settings.alloc_dir
@@ -122,6 +123,7 @@ class HostVolumes(Fingerprinter):
 
     name = "host_volume"
     period_s = 30.0
+    is_reloadable = True
 
     def find(self, host: Host) -> Found:
         found = {

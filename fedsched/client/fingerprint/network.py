@@ -79,6 +79,7 @@ def _address(body: bytes) -> list[HostAddress]:
 
 class Network(Fingerprinter):
     name = "network"
+    is_reloadable = True
 
     def __init__(self, addresses: Callable[[], list[HostAddress]] = host_addresses) -> None:
         self._addresses = addresses

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import structs
@@ -16,6 +17,7 @@ from msgspec import structs
 from fedsched.client.fingerprint.found import Found, numbers_in
 from fedsched.client.fingerprint.network import legacy_networks
 from fedsched.client.identity import NodeIdentity
+from fedsched.client.node_meta import Change, merged
 from fedsched.client.settings import ClientSettings
 from fedsched.drivers.driver import DriverFingerprint, Health
 from fedsched.model.node import DriverInfo, Node, NodeStatus
@@ -32,6 +34,7 @@ from fedsched.model.node_resources import (
 
 FIRST_S: Final = 50.0
 BATCH_S: Final = 5.0
+NO_META: Final[Change] = MappingProxyType({})
 
 
 class Picture:
@@ -45,9 +48,11 @@ class Picture:
         sources: Iterable[str],
         drivers: Iterable[str],
         now: float,
+        dynamic_meta: Change = NO_META,
     ) -> None:
         self._settings = settings
         self._identity = identity
+        self._meta: Change = dict(dynamic_meta)
         self._order = list(sources)
         self._found: dict[str, Found] = {}
         self._drivers: dict[str, DriverInfo] = {}
@@ -57,6 +62,7 @@ class Picture:
         self.node = self._build()
         """As it was told last; before that, what is known without looking."""
         self._latest: Node | None = None
+        self._told_at = -math.inf
 
     def wake_at(self) -> float:
         """When `take` may have something to say."""
@@ -101,6 +107,28 @@ class Picture:
         self._drivers[name] = info
         self._changed(now)
 
+    @property
+    def dynamic_meta(self) -> Change:
+        """Metadata that was set at run time."""
+        return self._meta
+
+    def set_meta(self, dynamic: Change, now: float) -> None:
+        """Somebody has changed the node's metadata, and waits for what comes of it: servers hear of it soon."""
+        self._meta = dict(dynamic)
+        self._changed(now)
+        self._soon(now)
+
+    def set_settings(self, settings: ClientSettings, now: float) -> None:
+        """The operator's settings are other ones now."""
+        self._settings = settings
+        self._changed(now)
+        self._soon(now)
+
+    def _soon(self, now: float) -> None:
+        """At once, unless the last change was told less than a batch ago."""
+        if not self._is_first:
+            self._at = min(self._at, max(now, self._told_at + BATCH_S))
+
     def take(self, now: float) -> Node | None:
         """The record that servers should have, if it is another one than the last and its time has come."""
         if now < self._at and not (self._is_first and self.is_complete):
@@ -110,6 +138,7 @@ class Picture:
         if not self._is_first and node == self.node:
             return None
         self._is_first = False
+        self._told_at = now
         self.node = node
         return node
 
@@ -143,7 +172,7 @@ class Picture:
             http_addr=settings.http_address,
             attributes=dict(sorted(attributes.items())),
             links=links,
-            meta=dict(sorted(settings.meta.items())),
+            meta=merged(settings.meta, self._meta),
             cgroup_parent=settings.cgroup_parent,
             status=NodeStatus.INITIALIZING,
             drivers=dict(sorted(self._drivers.items())),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -20,8 +22,9 @@ from fedsched.client.fingerprint.host import (
     System,
 )
 from fedsched.client.fingerprint.network import Network
-from fedsched.client.fingerprint.picture import Picture
+from fedsched.client.fingerprint.picture import NO_META, Picture
 from fedsched.client.identity import NodeIdentity
+from fedsched.client.node_meta import Change
 from fedsched.client.settings import ClientSettings
 from fedsched.drivers.registry import Drivers
 from fedsched.env.env import Env
@@ -78,6 +81,7 @@ class FingerprintRunner:
         on_change: Callable[[Node], None],
         looks: list[Fingerprinter] | None = None,
         in_thread: InThread = in_thread,
+        dynamic_meta: Change = NO_META,
     ) -> None:
         self._host = host
         self._in_thread = in_thread
@@ -89,9 +93,15 @@ class FingerprintRunner:
         names = sorted({*drivers.names, *drivers.failed})
         self._driver_names = names
         self.picture = Picture(
-            host.settings, identity, sources=[one.name for one in self._looks], drivers=names, now=env.now()
+            host.settings,
+            identity,
+            sources=[one.name for one in self._looks],
+            drivers=names,
+            now=env.now(),
+            dynamic_meta=dynamic_meta,
         )
         self._changed = trio.Event()
+        self._look_again = trio.Event()
         self.has_looked = trio.Event()
         """All looks at the host are done once."""
 
@@ -107,6 +117,19 @@ class FingerprintRunner:
             task_status.started()
             await self._keep_telling()
 
+    def reload(self, settings: ClientSettings) -> None:
+        """The operator's settings are other ones: whatever may see something else through them looks again."""
+        self._host = replace(self._host, settings=settings)
+        self.picture.set_settings(settings, self._env.now())
+        again, self._look_again = self._look_again, trio.Event()
+        again.set()
+        self._changed.set()
+
+    def set_meta(self, dynamic: Change) -> None:
+        """Metadata was changed at run time."""
+        self.picture.set_meta(dynamic, self._env.now())
+        self._changed.set()
+
     async def _keep_telling(self) -> None:
         picture = self.picture
         while True:
@@ -121,13 +144,15 @@ class FingerprintRunner:
 
     async def _keep_looking(self, one: Fingerprinter) -> None:
         while True:
+            again = self._look_again  # of before the look: settings that change meanwhile are not missed
             self.picture.found(one.name, await self._look(one), self._env.now())
             self._changed.set()
             if self.picture.has_looked:
                 self.has_looked.set()
-            if not one.period_s:
+            if not one.period_s and not one.is_reloadable:
                 return
-            await trio.sleep(one.period_s)
+            with trio.move_on_after(one.period_s or math.inf):
+                await (again if one.is_reloadable else trio.Event()).wait()
 
     async def _look(self, one: Fingerprinter) -> Found | None:
         try:

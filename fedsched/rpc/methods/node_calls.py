@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, TypeVar
 
 from fedsched.model.check import CheckResult
-from fedsched.model.declare import EMPTY, Record
+from fedsched.model.declare import EMPTY, Record, StringMap
 from fedsched.model.usage import AllocResourceUsage, HostStats, ResourceUsage
 from fedsched.rpc.method import Empty, Method, RunsAt, declare
 from fedsched.rpc.methods.node import NodeRequest
@@ -60,6 +60,19 @@ class GcReply(Record):
     collected: Annotated[int, "Allocations that were removed from the node."] = 0
 
 
+class NodeMetaRequest(Record):
+    node_id: str
+    meta: Annotated[dict[str, str | None], "What to set; null unsets a key, also one of the node's settings."] = EMPTY
+
+
+class NodeMetaReply(Record):
+    """A node's metadata, and where it comes from."""
+
+    meta: Annotated[StringMap, "What holds: dynamic over static."] = EMPTY
+    dynamic: Annotated[dict[str, str | None], "Set at run time; null hides a static key."] = EMPTY
+    static: Annotated[StringMap, "From the settings of the node's agent."] = EMPTY
+
+
 class NodeHasLinkReply(Record):
     """What a server knows of a node's link."""
 
@@ -84,6 +97,12 @@ NODE_HAS_LINK = declare(
 )
 NODE_STATS = _at_node("Node.Stats", NodeRequest, NodeStatsReply, "node:read", "What a host uses just now.")
 NODE_GC = _at_node("Node.Gc", NodeRequest, GcReply, "node:write", "Remove finished allocations from a node.")
+NODE_META_READ = _at_node(
+    "NodeMeta.Read", NodeRequest, NodeMetaReply, "node:read", "A node's metadata, and its sources."
+)
+NODE_META_APPLY = _at_node(
+    "NodeMeta.Apply", NodeMetaRequest, NodeMetaReply, "node:write", "Change a node's metadata while it runs."
+)
 ALLOC_STATS = _at_node("Alloc.Stats", AllocStatsRequest, AllocStatsReply, "read-job", "What an allocation uses.")
 ALLOC_CHECKS = _at_node(
     "Alloc.Checks", AllocChecksRequest, AllocChecksReply, "read-job", "How an allocation's service checks went."
