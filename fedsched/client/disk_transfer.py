@@ -18,7 +18,7 @@ import trio
 from fedsched.client.alloc_dirs import AllocDirs, make_whole
 from fedsched.client.context import AllocContext
 from fedsched.client.fetch.limits import Budget, FetchFailed, FetchLimits
-from fedsched.client.fetch.members import Member, MemberKind
+from fedsched.client.fetch.members import Member
 from fedsched.client.fetch.tar_members import tar_members
 from fedsched.client.fetch.tree import TreeRules, write_tree
 from fedsched.client.fetch.unpacking import open_stream
@@ -112,9 +112,7 @@ def _wanted(file: BinaryIO, limits: FetchLimits, tasks: list[str]) -> Iterator[M
             why = b"".join(member.data.pieces())[:1000] if member.data is not None else b""
             raise TransferFailed(f"the other host could not finish: {why.decode(errors='replace')}")
         name = member.name.rstrip("/")
-        if member.kind is not MemberKind.HARDLINK and (
-            name in places or name.startswith(tuple(f"{p}/" for p in places))
-        ):
+        if name in places or name.startswith(tuple(f"{p}/" for p in places)):
             yield member
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import posixpath
+import random
 import stat
 import tarfile
 import warnings
@@ -63,7 +64,6 @@ FINE = [
     Entry("bin/run", b"#!/bin/sh\n", mode=0o4755),
     Entry("bin/link", kind=b"2", target="run"),
     Entry("lib/deep/file", b"x" * 1000, mode=0o666),
-    Entry("hard", kind=b"1", target="bin/run"),
     Entry("lib/up", kind=b"2", target="../bin/link"),
 ]
 
@@ -76,7 +76,6 @@ def test_a_good_archive_is_unpacked_with_safe_modes(target: Path, kind: str) -> 
         "bin": "/",
         "bin/run": "#!/bin/sh\n",
         "bin/link": "-> run",
-        "hard": "#!/bin/sh\n",
         "lib": "/",
         "lib/deep": "/",
         "lib/deep/file": "x" * 1000,
@@ -84,7 +83,6 @@ def test_a_good_archive_is_unpacked_with_safe_modes(target: Path, kind: str) -> 
     }
     assert stat.S_IMODE((target / "bin/run").stat().st_mode) == 0o755
     assert stat.S_IMODE((target / "lib/deep/file").stat().st_mode) == 0o644
-    assert (target / "hard").stat().st_ino == (target / "bin/run").stat().st_ino
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -144,6 +142,7 @@ HOSTILE = {
     "file over a directory": [Entry("d/x", b""), Entry("d", b"")],
     "hard link out": [Entry("l", kind=b"1", target="../canary")],
     "hard link absolute": [Entry("l", kind=b"1", target="/etc/passwd")],
+    "hard link to an earlier file": [Entry("x", b""), Entry("l", kind=b"1", target="x")],
     "hard link to a later file": [Entry("l", kind=b"1", target="x"), Entry("x", b"")],
     "hard link to a link": [Entry("s", kind=b"2", target="../canary"), Entry("l", kind=b"1", target="s")],
     "character device": [Entry("x", kind=b"3")],
@@ -266,14 +265,30 @@ def test_what_is_no_archive_at_all_is_refused(target: Path, kind: str) -> None:
         unpack_bytes(b"<html>not found</html>" * 100, kind, target)
 
 
-@pytest.mark.parametrize("kind", ["tar.gz", "tar.bz2", "tar.xz", "zip"])
-def test_an_archive_cut_off_anywhere_is_refused(target: Path, kind: str) -> None:
-    entries = [Entry("a", os.urandom(3000)), Entry("b", b"x")]
-    whole = packed(tar(entries), KINDS[kind].compression) if kind != "zip" else zipped([("a", os.urandom(3000), 0)])
+def an_archive(kind: str, content: bytes) -> bytes:
+    if kind == "zip":
+        return zipped([("a", content, 0), ("b", b"x", 0)])
+    inner = tar([Entry("a", content), Entry("b", b"x")]) if KINDS[kind].container == "tar" else content
+    return packed(inner, KINDS[kind].compression)
 
-    for length in range(0, len(whole) - 1, 97):
+
+@pytest.mark.parametrize("content", [random.Random(7).randbytes(3000), b"", bytes(900)], ids=["noise", "empty", "even"])
+@pytest.mark.parametrize("kind", ["tar.gz", "tar.bz2", "tar.xz", "zip", "gz", "bz2", "xz"])
+def test_an_archive_cut_off_anywhere_is_refused(target: Path, kind: str, content: bytes) -> None:
+    whole = an_archive(kind, content)
+    unpack_bytes(whole, kind, target)
+
+    for length in sorted({*range(1, len(whole), 97), *range(max(1, len(whole) - 60), len(whole))}):
         with pytest.raises(BadArchive):
-            unpack_bytes(whole[:length] or b"x", kind, target)
+            unpack_bytes(whole[:length], kind, target)
+
+
+def test_what_is_behind_the_end_of_a_tar_counts_against_the_limit(target: Path) -> None:
+    whole = tar([Entry("a", b"x")]) + random.Random(7).randbytes(50_000)
+
+    unpack_bytes(packed(whole, "gz"), "tar.gz", target)
+    with pytest.raises(BadArchive, match="decompression_size_limit"):
+        unpack_bytes(packed(whole, "gz"), "tar.gz", target, FetchLimits(extracted_bytes=20_000))
 
 
 def test_something_behind_the_end_of_a_compressed_file_is_refused_and_padding_is_not(target: Path) -> None:
@@ -286,16 +301,14 @@ def test_of_two_entries_with_the_same_name_the_later_wins(target: Path) -> None:
     entries = [
         Entry("x", b"first"),
         Entry("l", kind=b"2", target="gone"),
-        Entry("h", kind=b"1", target="x"),
         Entry("x", b"second"),
         Entry("l", b"a file after all"),
         Entry("./x", b"third"),
-        Entry("h", kind=b"1", target="h"),
     ]
 
     unpack_bytes(tar(entries), "tar", target)
 
-    assert found(target) == {"h": "first", "l": "a file after all", "x": "third"}
+    assert found(target) == {"l": "a file after all", "x": "third"}
 
 
 def test_names_in_other_cases_and_scripts_are_names_of_their_own(target: Path) -> None:

@@ -14,7 +14,6 @@ class MemberKind(Enum):
     FILE = "file"
     DIRECTORY = "directory"
     SYMLINK = "symlink"
-    HARDLINK = "hard link"
 
 
 @dataclass(frozen=True, slots=True)

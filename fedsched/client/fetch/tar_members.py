@@ -1,8 +1,9 @@
 """Our own reader of tar archives: the forms of POSIX (ustar, pax) and GNU, as far as programs are shipped in them.
 
 Python's own module is not used: its filters were got around more than once, and it reads extension headers of any size
-into memory. Refused here: sparse files, devices, FIFOs, extension headers beyond `EXTENSION_MAX`, sizes that cannot be,
-and anything whose checksum is wrong.
+into memory. Refused here: hard links, sparse files, devices, FIFOs, extension headers beyond `EXTENSION_MAX`, sizes
+that cannot be, and anything whose checksum is wrong. What lies behind the end of the archive is read and thrown away:
+only at the end of its compressed form does that form say whether it is whole.
 """
 
 from __future__ import annotations
@@ -14,19 +15,18 @@ from typing import Final
 
 from fedsched.client.fetch.limits import BadArchive, Budget
 from fedsched.client.fetch.members import Content, Member, MemberKind
-from fedsched.client.fetch.unpacking import Reader, read_exactly
+from fedsched.client.fetch.unpacking import PIECE, Reader, read_exactly
 
 BLOCK: Final = 512
 EXTENSION_MAX: Final = 128 * 1024
 """A long name has 4 KiB; extended attributes come with it and are passed over."""
 SIZE_MAX: Final = 1 << 62
 _ENDS: Final = bytes(BLOCK)
-_REFUSED: Final = {b"3": "a device", b"4": "a device", b"6": "a FIFO", b"S": "a sparse file"}
+_REFUSED: Final = {b"1": "a hard link", b"3": "a device", b"4": "a device", b"6": "a FIFO", b"S": "a sparse file"}
 _KINDS: Final = {
     b"0": MemberKind.FILE,
     b"\0": MemberKind.FILE,
     b"7": MemberKind.FILE,
-    b"1": MemberKind.HARDLINK,
     b"2": MemberKind.SYMLINK,
     b"5": MemberKind.DIRECTORY,
 }
@@ -49,6 +49,7 @@ def tar_members(source: Reader, budget: Budget) -> Iterator[Member]:
         if len(block) < BLOCK:
             raise BadArchive("the archive is cut off inside a header")
         if block == _ENDS:
+            _drain(source)
             return
         budget.entry()
         _check_sum(block)
@@ -74,7 +75,7 @@ def _member(
     name = _text(extension.path if extension.path is not None else _plain_name(block))
     if kind in _REFUSED or kind not in _KINDS:
         what = _REFUSED.get(kind, f"of an unknown kind {kind!r}")
-        raise BadArchive(f"{name[:200]!r} in the archive is {what}; only files, directories and links are unpacked")
+        raise BadArchive(f"{name[:200]!r} in the archive is {what}; only files, directories and symlinks are unpacked")
     found = MemberKind.DIRECTORY if kind == b"\0" and name.endswith("/") else _KINDS[kind]
     mode = _number(block[100:108], "mode") & 0o7777
     owner = _number(block[108:116], "user"), _number(block[116:124], "group")
@@ -156,6 +157,12 @@ def _skip(source: Reader, size: int) -> None:
 def _skip_padding(source: Reader, size: int) -> None:
     if rest := -size % BLOCK:
         read_exactly(source, rest)
+
+
+def _drain(source: Reader) -> None:
+    """To the very end, within the budget: an archive that is cut off there is cut off, too."""
+    while source.read(PIECE):
+        pass
 
 
 def _check_sum(block: bytes) -> None:

@@ -3,8 +3,8 @@
 The archive is an enemy: names may be absolute, climb with `..`, lead through links it made itself, name the same thing
 twice in another kind, or point at what is not theirs. So: every name is taken apart and refused unless it is plainly
 inside; every step goes through directory handles that follow no symlink; symlinks are made only when everything else is
-there, and must then lead to something inside; a hard link may only name a file that this archive wrote before. Modes
-lose what lets a file be more than a file (setuid, setgid, sticky) and what lets strangers write.
+there, and must then lead to something inside; hard links are not read at all. Modes lose what lets a file be more than
+a file (setuid, setgid, sticky) and what lets strangers write.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ class _Tree:
         self._rules = rules
         self._links: dict[tuple[str, ...], str] = {}
         """Symlinks that are still to be made."""
-        self._files: set[tuple[str, ...]] = set()
         self._directories: dict[tuple[str, ...], Member] = {}
         """Their modes are set when all is written: a closed one could not be filled."""
 
@@ -136,8 +135,6 @@ class _Tree:
                     self._file(parent, parts, member)
                 case MemberKind.SYMLINK:
                     self._symlink(parent, parts, member.target)
-                case MemberKind.HARDLINK:
-                    self._hardlink(parent, parts, member.target)
 
     def _directory(self, parent: int, parts: tuple[str, ...], member: Member) -> None:
         if parts in self._links:
@@ -158,7 +155,6 @@ class _Tree:
             self._give(fd, member, 0o600)
         finally:
             os.close(fd)
-        self._files.add(parts)
 
     def _symlink(self, parent: int, parts: tuple[str, ...], target: str) -> None:
         if not target or "\0" in target or not _is_storable(target) or len(os.fsencode(target)) > TARGET_BYTES_MAX:
@@ -168,19 +164,6 @@ class _Tree:
         self._replace(parent, parts)
         self._links[parts] = target
 
-    def _hardlink(self, parent: int, parts: tuple[str, ...], target: str) -> None:
-        source = tuple(safe_parts(target, self._rules.depth_max))
-        if source not in self._files:
-            raise BadArchive(
-                f"the hard link {'/'.join(parts)[:200]!r} -> {target[:200]!r} names no file that came before it"
-            )
-        if source == parts:
-            return
-        self._replace(parent, parts)
-        with _Directory(self._root, source[:-1]) as above:
-            os.link(source[-1], parts[-1], src_dir_fd=above, dst_dir_fd=parent, follow_symlinks=False)
-        self._files.add(parts)
-
     def _give(self, fd: int, member: Member, least: int) -> None:
         if self._rules.keeps_owners and member.owner is not None:
             os.fchown(fd, *member.owner)
@@ -189,7 +172,6 @@ class _Tree:
     def _replace(self, parent: int, parts: tuple[str, ...]) -> None:
         """The later of two entries with the same name wins, unless one is a directory."""
         self._links.pop(parts, None)
-        self._files.discard(parts)
         with suppress(FileNotFoundError):
             os.unlink(parts[-1], dir_fd=parent)
 
