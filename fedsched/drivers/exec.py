@@ -6,29 +6,17 @@ How that is done is in `drivers.isolation`; here is only what a job and an opera
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from fedsched.drivers.cgroups import CgroupMode
 from fedsched.drivers.driver import Capabilities, DriverError, DriverFingerprint, FsIsolation, Health, TaskConfig
 from fedsched.drivers.isolation import kernel
 from fedsched.drivers.isolation.plan import Bind, IsolationPlan, find_command
 from fedsched.drivers.isolation.probe import why_not
-from fedsched.drivers.isolation.settings import AGENT_SCHEMA, TASK_FIELDS, IsolationSettings
+from fedsched.drivers.isolation.settings import AGENT_SCHEMA, IsolationSettings
 from fedsched.drivers.process_driver import LaunchPlan, ProcessDriver
 from fedsched.drivers.registry import DriverHost
-from fedsched.drivers.task_schema import Field, Kind, TaskSchema
-
-EXEC_SCHEMA: Final = TaskSchema(
-    {
-        "command": Field(
-            Kind.TEXT,
-            is_required=True,
-            doc="What to run: looked for in the task's `local/`, in its root, as a path inside, in PATH.",
-        ),
-        "args": Field(Kind.TEXTS, doc="Its arguments."),
-        **TASK_FIELDS,
-    }
-)
+from fedsched.drivers.schemas import EXEC_SCHEMA
 
 
 class IsolatingDriver(ProcessDriver):

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from fedsched.drivers.driver import DriverError, DriverFingerprint, Health, TaskConfig
 from fedsched.drivers.exec import IsolatingDriver
 from fedsched.drivers.isolation.plan import system_binds
-from fedsched.drivers.isolation.settings import AGENT_SCHEMA, TASK_FIELDS
+from fedsched.drivers.isolation.settings import AGENT_SCHEMA
 from fedsched.drivers.java_runtime import JavaRuntime, find_java, java_argv, locate_java
 from fedsched.drivers.process_driver import LaunchPlan
 from fedsched.drivers.registry import DriverHost
-from fedsched.drivers.task_schema import Field, Kind, TaskSchema
-
-JAVA_SCHEMA: Final = TaskSchema(
-    {
-        "jar_path": Field(Kind.TEXT, doc="The jar to run, as the task sees it: `local/app.jar`."),
-        "class": Field(Kind.TEXT, doc="The class to run instead of a jar."),
-        "class_path": Field(Kind.TEXT, doc="Where classes are, as the task sees it."),
-        "jvm_options": Field(Kind.TEXTS, doc="Options of the virtual machine, before all else: `-Xmx256m`."),
-        "args": Field(Kind.TEXTS, doc="Arguments of the program."),
-        **TASK_FIELDS,
-    }
-)
+from fedsched.drivers.schemas import JAVA_SCHEMA
 
 
 class JavaDriver(IsolatingDriver):

@@ -37,10 +37,11 @@ from fedsched.drivers.driver import (
     TaskInspection,
     TaskUnknown,
 )
-from fedsched.drivers.mock_life import MOCK_SCHEMA, MockTask, Script, knobs_from, signal_number
+from fedsched.drivers.mock_life import MockTask, Script, knobs_from, signal_number
 from fedsched.drivers.mock_places import MockPlace, place_from
 from fedsched.drivers.mock_session import MockSession, script_result
 from fedsched.drivers.registry import DriverHost
+from fedsched.drivers.schemas import MOCK_SCHEMA
 from fedsched.drivers.task_schema import Field, Kind, TaskSchema
 from fedsched.model.units import parse_duration_ns
 

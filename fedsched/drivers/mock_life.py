@@ -13,51 +13,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedsched.drivers.driver import DriverError, ExitResult
-from fedsched.drivers.task_schema import Field, Kind, TaskSchema
+from fedsched.drivers.schemas import MOCK_SCHEMA
 from fedsched.model.declare import EMPTY, Record, Seconds, TimeNs
 from fedsched.model.errors import FedschedError
 from fedsched.model.units import parse_duration_ns
 
 _NS = 1_000_000_000
-
-_RUN: Mapping[str, Field] = {
-    "run_for": Field(Kind.DURATION, doc="How long it runs; 0 ends at once."),
-    "exit_code": Field(Kind.INT),
-    "exit_signal": Field(Kind.INT, doc="Ends as if by this signal."),
-    "exit_err_msg": Field(Kind.TEXT, doc="Ends with this error of the driver."),
-    "stdout_string": Field(Kind.TEXT),
-    "stdout_repeat": Field(Kind.INT, doc="How many times more it is written."),
-    "stdout_repeat_duration": Field(Kind.DURATION, doc="Time between two writes."),
-    "stderr_string": Field(Kind.TEXT),
-    "stderr_repeat": Field(Kind.INT),
-    "stderr_repeat_duration": Field(Kind.DURATION),
-    "echo_input": Field(Kind.BOOL, doc="A command inside writes back its input and ends with it."),
-}
-
-MOCK_SCHEMA = TaskSchema(
-    {
-        **{name: field for name, field in _RUN.items() if name != "echo_input"},
-        "start_error": Field(Kind.TEXT, doc="The start fails with this."),
-        "start_error_recoverable": Field(Kind.BOOL),
-        "start_block_for": Field(Kind.DURATION, doc="The start takes so long."),
-        "kill_after": Field(Kind.DURATION, doc="How long it goes on after a stop was asked for."),
-        "plugin_exit_after": Field(Kind.DURATION, doc="The driver forgets all its tasks after so long."),
-        "driver_ip": Field(Kind.TEXT),
-        "driver_advertise": Field(Kind.BOOL),
-        "driver_port_map": Field(Kind.TEXT, doc='"label:number".'),
-        "signal_error": Field(Kind.TEXT, doc="Signals are refused with this."),
-        "exec_command": Field(Kind.BLOCK, fields=_RUN, doc="What any command inside does."),
-        "recover_error": Field(Kind.TEXT, doc="It cannot be found again, for this reason."),
-        "stop_error": Field(Kind.TEXT, doc="Stops fail with this, `stop_error_count` times."),
-        "stop_error_count": Field(Kind.INT),
-        "exit_on_attempt": Field(Kind.TEXT_MAP, doc="Exit codes by the number of the start, from 1."),
-        "exit_on_signal": Field(Kind.TEXT_MAP, doc="Exit codes by the name of a signal."),
-        "oom": Field(Kind.BOOL, doc="Ends as if out of memory."),
-        "seed": Field(Kind.INT, doc="For the dice of the next two."),
-        "run_for_spread": Field(Kind.DURATION, doc="Up to so much longer than `run_for`."),
-        "fail_chance": Field(Kind.NUMBER, doc="0 to 1: how likely it exits with 1."),
-    }
-)
 
 
 class Script(Record):

@@ -13,26 +13,12 @@ from fedsched.drivers.driver import Capabilities, DriverError, DriverFingerprint
 from fedsched.drivers.isolation.users import DeniedUsers, find_user, parse_ranges
 from fedsched.drivers.process_driver import LaunchPlan, ProcessDriver
 from fedsched.drivers.registry import DriverHost
+from fedsched.drivers.schemas import RAW_EXEC_SCHEMA
 from fedsched.drivers.supervisor.child import DEFAULT_PATH
 from fedsched.drivers.task_schema import Field, Kind, TaskSchema
 
 OOM_SCORE_MAX: Final = 1000
 
-RAW_EXEC_SCHEMA: Final = TaskSchema(
-    {
-        "command": Field(
-            Kind.TEXT,
-            is_required=True,
-            doc="What to run: looked for in the task's `local/`, in its directory, as a path of the host, in PATH.",
-        ),
-        "args": Field(Kind.TEXTS, doc="Its arguments."),
-        "work_dir": Field(Kind.TEXT, doc="An absolute path to start in; the task's directory otherwise."),
-        "oom_score_adj": Field(Kind.INT, doc="0 to 1000: how early the kernel kills it when memory runs out."),
-        "cgroup_v2_override": Field(Kind.TEXT, doc="A cgroup of your own instead of the task's, on hosts with v2."),
-        "cgroup_v1_override": Field(Kind.TEXT_MAP, doc="The same on hosts with v1, by controller."),
-        "denied_envvars": Field(Kind.TEXTS, doc="Names of the agent's variables it must not see; `*` stands for any."),
-    }
-)
 RAW_EXEC_AGENT_SCHEMA: Final = TaskSchema(
     {
         "enabled": Field(Kind.BOOL),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from fedsched.model.problem import Problem, one_of
 from fedsched.model.task import Task, TaskArtifact, Template
+from fedsched.model.text_checks import GRAMMAR, TextChecks
 
 MODES = frozenset({"", "any", "file", "dir"})
 DIGEST_HEX = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
@@ -16,7 +17,7 @@ CHANGE_MODES = frozenset({"restart", "signal", "noop", "script"})
 Found = Iterator[Problem]
 
 
-def task_file_problems(task: Task, path: str) -> Found:
+def task_file_problems(task: Task, path: str, texts: TextChecks = GRAMMAR) -> Found:
     """Check what is put into a task's directory."""
     for i, artifact in enumerate(task.artifacts):
         where = f"{path}.Artifacts[{i}]"
@@ -26,7 +27,7 @@ def task_file_problems(task: Task, path: str) -> Found:
     seen: dict[str, int] = {}
     for number, template in enumerate(task.templates, 1):
         where = f"{path}.Templates[{number - 1}]"
-        causes = tuple(_template(template, where))
+        causes = tuple(_template(template, where, texts))
         if causes:
             yield Problem(where, f"Template {number} validation failed", causes)
         if template.dest_path in seen:
@@ -69,9 +70,13 @@ def _checksum(text: str, path: str) -> Found:
         yield Problem(path, f"invalid {kind} checksum: {DIGEST_HEX[kind]} hex digits are expected", hint="")
 
 
-def _template(template: Template, path: str) -> Found:
+def _template(template: Template, path: str, texts: TextChecks) -> Found:
     if not template.source_path and not template.embedded_tmpl:
         yield Problem(path, "Must specify a source path or have an embedded template", hint="give it source or data")
+    elif template.embedded_tmpl:
+        wrong = texts.template(template.embedded_tmpl, template.left_delim, template.right_delim)
+        if wrong is not None:
+            yield Problem(f"{path}.EmbeddedTmpl", wrong[0], hint=wrong[1])
     if not template.dest_path:
         yield Problem(
             f"{path}.DestPath", "Must specify a destination for the template", hint='such as "local/app.conf"'

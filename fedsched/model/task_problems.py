@@ -53,7 +53,9 @@ def task_problems(task: Task, group: TaskGroup, job: Job, path: str, texts: Text
     yield from placement_problems(f"{path}.", task.constraints, task.affinities, may_be_distinct=False, texts=texts)
     yield from _devices(task, path, texts)
     yield from mount_problems(task, group, path)
-    yield from task_file_problems(task, path)
+    yield from task_file_problems(task, path, texts)
+    for wrong in texts.config(task.driver, task.config):
+        yield Problem(f"{path}.Config", wrong)
     yield from task_service_problems(task, group, path)
     yield from _extras(task, path)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 FIELDS_MIN: Final = 5
 MAX_SHOWN: Final = 200
@@ -17,6 +17,12 @@ MAX_SHOWN: Final = 200
 
 Check = Callable[[str], str | None]
 """Gives what is wrong, or None."""
+
+
+TemplateCheck = Callable[[str, str, str], tuple[str, str] | None]
+"""Of a template's text and its two delimiters: what is wrong and what would be right, or None."""
+ConfigCheck = Callable[[str, Mapping[str, Any]], Sequence[str]]
+"""Of a driver's name and a task's settings for it: all that is wrong."""
 
 
 def cron_problem(text: str) -> str | None:
@@ -83,13 +89,15 @@ def _bounds_problem(text: str, *, semver: bool) -> str | None:
 
 
 class TextChecks(NamedTuple):
-    """Who is asked about each small language."""
+    """Who is asked about each small language. Templates and settings of drivers are judged by others than the model."""
 
     cron: Check = cron_problem
     time_zone: Check = time_zone_problem
     regexp: Check = regexp_problem
     version: Check = version_problem
     semver: Check = semver_problem
+    template: TemplateCheck = lambda text, left, right: None
+    config: ConfigCheck = lambda driver, config: ()
 
 
 GRAMMAR: Final = TextChecks()

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import structs
 
+from fedsched.drivers.content_checks import CONTENT
 from fedsched.model.errors import BadRequest, NotFound
 from fedsched.model.job import Job
 from fedsched.model.job_defaults import canonicalise, with_implied_constraints
@@ -27,7 +28,7 @@ def admitted(state: State, job: Job, *, namespace: str, region: str, now_ns: int
     if job.dispatched or job.payload:
         raise BadRequest(f"job {job.id!r} says that it was dispatched", hint="leave Dispatched and Payload out")
     job = with_implied_constraints(canonicalise(job, region=region))
-    found = problems(job, own_types=() if lacking else (job.type,))
+    found = problems(job, texts=CONTENT, own_types=() if lacking else (job.type,))
     if found:
         raise InvalidJob(found, hint=lacking if any(one.path == "Type" for one in found) else "")
     _check_places(state, job)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from fedsched.client.template.errors import Wrong
-from fedsched.client.template.values import shown, text_of
 from fedsched.model.service import ServiceRegistration
 from fedsched.model.variable import Variable, VariableMetadata
+from fedsched.template.errors import Wrong
+from fedsched.template.values import shown, text_of
 
 DEPENDENCIES_MAX: Final = 256
 """Things that one template may depend on: each of them is a query that waits at a server."""

@@ -27,6 +27,8 @@ class TemplateError(BadRequest):
     def __init__(self, source: Source, at: int, message: str, *, hint: str = "") -> None:
         line, column = source.position(at)
         super().__init__(f"{source.name}:{line}:{column}: {message}", hint=hint)
+        self.wrong = message
+        """What is wrong, without the place."""
         self.line = line
         self.column = column
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fedsched.client.template.data import DATA_FUNCTIONS, Fields, Inputs, Items
-from fedsched.client.template.errors import Source, TemplateError, TooMuch, Wrong
-from fedsched.client.template.functions import FUNCTIONS
-from fedsched.client.template.tree import (
+from fedsched.model.nearest import nearest
+from fedsched.template.data import DATA_FUNCTIONS, Fields, Inputs, Items
+from fedsched.template.errors import Source, TemplateError, TooMuch, Wrong
+from fedsched.template.functions import FUNCTIONS
+from fedsched.template.tree import (
     BranchNode,
     Command,
     Dot,
@@ -23,9 +24,8 @@ from fedsched.client.template.tree import (
     TextNode,
     Variable,
 )
-from fedsched.client.template.tree import Fields as FieldsNode
-from fedsched.client.template.values import Budget, is_true, shown, text_of, type_name
-from fedsched.model.nearest import nearest
+from fedsched.template.tree import Fields as FieldsNode
+from fedsched.template.values import Budget, is_true, shown, text_of, type_name
 
 NS: Final = 1_000_000_000
 EMPTY: Final = object()

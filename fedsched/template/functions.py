@@ -18,8 +18,9 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote_plus
 
-from fedsched.client.template.errors import Wrong
-from fedsched.client.template.values import (
+from fedsched.model.patterns import own_pattern, pattern_problem
+from fedsched.template.errors import Wrong
+from fedsched.template.values import (
     Budget,
     equal,
     less,
@@ -30,7 +31,6 @@ from fedsched.client.template.values import (
     text_of,
     type_name,
 )
-from fedsched.model.patterns import own_pattern, pattern_problem
 
 JSON_DEPTH_MAX: Final = 50
 INT_BITS_MAX: Final = 64

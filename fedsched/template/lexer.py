@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
-from fedsched.client.template.errors import Source, TemplateError
+from fedsched.template.errors import Source, TemplateError
 
 SPACE: Final = " \t\r\n"
 TOKENS_MAX: Final = 50_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fedsched.client.template.errors import Source, TemplateError
-from fedsched.client.template.lexer import Action, Text, Token, split
-from fedsched.client.template.tree import (
+from fedsched.template.errors import Source, TemplateError
+from fedsched.template.lexer import Action, Text, Token, split
+from fedsched.template.tree import (
     BranchNode,
     Command,
     Dot,

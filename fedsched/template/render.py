@@ -6,14 +6,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from fedsched.client.template.data import DATA_FUNCTIONS, Dependency, Inputs
-from fedsched.client.template.errors import Source, TemplateError
-from fedsched.client.template.evaluate import LAZY, TIMES, Evaluator
-from fedsched.client.template.functions import FUNCTIONS
-from fedsched.client.template.parser import CheckName, parse
-from fedsched.client.template.tree import Node
-from fedsched.client.template.values import Budget
 from fedsched.model.nearest import nearest
+from fedsched.template.data import DATA_FUNCTIONS, Dependency, Inputs
+from fedsched.template.errors import Source, TemplateError
+from fedsched.template.evaluate import LAZY, TIMES, Evaluator
+from fedsched.template.functions import FUNCTIONS
+from fedsched.template.parser import CheckName, parse
+from fedsched.template.tree import Node
+from fedsched.template.values import Budget
 
 SOURCE_CHARS_MAX: Final = 1 << 20
 DENIED: Final = ("executeTemplate", "plugin", "writeToFile")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from fedsched.client.template.errors import Wrong
+from fedsched.template.errors import Wrong
 
 STEPS_MAX: Final = 200_000
 OUTPUT_BYTES_MAX: Final = 1 << 20

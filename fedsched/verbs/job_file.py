@@ -156,9 +156,10 @@ def inputs_of(terminal: Terminal, given: Given) -> Inputs:
 
 
 def _checked(text: str, name: str, inputs: Inputs, **more: Any) -> Checked:
+    from fedsched.drivers.content_checks import CONTENT
     from fedsched.jobspec.jobfile import check
 
-    return check(text, name, inputs, **more)
+    return check(text, name, inputs, texts=CONTENT, **more)
 
 
 def _directory_of(path: str) -> str:

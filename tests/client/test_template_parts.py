@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fedsched.client.template.env_file import BadEnvFile, parse_env
-from fedsched.client.template.errors import Wrong
 from fedsched.client.template.files import FILE_BYTES_MAX, FileRoot, read_known, read_text, write_rendered
 from fedsched.client.template.watch_core import Act, TemplateRules, TemplateWatchCore
 from fedsched.model.errors import BadRequest
 from fedsched.model.task import ChangeScript
+from fedsched.template.env_file import BadEnvFile, parse_env
+from fedsched.template.errors import Wrong
 
 
 @pytest.mark.parametrize(

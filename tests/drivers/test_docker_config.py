@@ -12,8 +12,9 @@ import pytest
 from fedsched.drivers.docker.config import DEFAULT_CAPS, SETTINGS_SCHEMA, DockerSettings, settings_from
 from fedsched.drivers.docker.create import EngineFacts, create_body
 from fedsched.drivers.docker.labels import ALLOC_ID, container_name
-from fedsched.drivers.docker.task_config import DOCKER_TASK_SCHEMA, task_settings_from
+from fedsched.drivers.docker.task_config import task_settings_from
 from fedsched.drivers.driver import DriverError, Mount, TaskConfig, TaskLimits, TaskPort
+from fedsched.drivers.schemas import DOCKER_TASK_SCHEMA
 from tests.drivers.conformance import make_dirs
 
 ALLOC = "00000000-0000-0000-0000-0000000000ab"

@@ -24,8 +24,9 @@ from fedsched.drivers.driver import (
     TaskUnknown,
 )
 from fedsched.drivers.mock import MockDriver
-from fedsched.drivers.mock_life import MOCK_SCHEMA, knobs_from
+from fedsched.drivers.mock_life import knobs_from
 from fedsched.drivers.mock_places import FilePlace, MemoryPlace
+from fedsched.drivers.schemas import MOCK_SCHEMA
 from tests.drivers.conformance import DriverConformance, Inside
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsched.client.template.data import DataKind, Dependency, Inputs
-from fedsched.client.template.errors import TemplateError, TooMuch, Wrong
-from fedsched.client.template.render import KNOWN, Rendered, compile_template
-from fedsched.client.template.values import Budget
 from fedsched.model.service import ServiceRegistration
 from fedsched.model.variable import Variable, VariableMetadata
+from fedsched.template.data import DataKind, Dependency, Inputs
+from fedsched.template.errors import TemplateError, TooMuch, Wrong
+from fedsched.template.render import KNOWN, Rendered, compile_template
+from fedsched.template.values import Budget
 
 NOW_NS = 1_700_000_000 * 10**9
 ENV = {"PORT": "80", "EMPTY": "", "node.datacenter": "dc1", "attr.kernel.name": "linux", "meta.rack": "r7"}

@@ -50,7 +50,7 @@ job "web" {
       mode = "odd"
     }
     task "t" {
-      driver = "exec"
+      driver = "mine"
     }
   }
 }
@@ -93,7 +93,7 @@ def test_a_dash_reads_standard_input() -> None:
 
 
 def test_job_language_in_json_is_read_as_such() -> None:
-    text = json.dumps({"job": {"web": {"group": {"g": {"count": 3, "task": {"t": {"driver": "exec"}}}}}}})
+    text = json.dumps({"job": {"web": {"group": {"g": {"count": 3, "task": {"t": {"driver": "mine"}}}}}}})
 
     assert count_of("-", stdin=text) == 3
 
@@ -171,7 +171,7 @@ def test_a_job_file_reads_its_neighbours() -> None:
     Path("sub").mkdir()
     Path("sub/motd").write_text("hello")
     Path("sub/web.hcl").write_text(
-        'job "web" {\n  meta {\n    motd = file("motd")\n  }\n  task "t" {\n    driver = "exec"\n  }\n}\n'
+        'job "web" {\n  meta {\n    motd = file("motd")\n  }\n  task "t" {\n    driver = "mine"\n  }\n}\n'
     )
 
     assert output_of("sub/web.hcl")["Meta"] == {"motd": "hello"}

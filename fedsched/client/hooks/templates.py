@@ -18,18 +18,18 @@ import trio
 from fedsched.client.context import TaskContext
 from fedsched.client.hooks.hook import NO_RESULT, HookFailed, HookResult, TaskHook
 from fedsched.client.paths import Owner
-from fedsched.client.template.data import Dependency, Inputs
-from fedsched.client.template.env_file import parse_env
-from fedsched.client.template.errors import TemplateError, Wrong
 from fedsched.client.template.feed import DataFeed
 from fedsched.client.template.files import FileRoot, read_known, read_text, write_rendered
-from fedsched.client.template.render import CompiledTemplate, Rendered, compile_template
-from fedsched.client.template.values import Budget
 from fedsched.client.template.watch_core import Act, TemplateRules, TemplateWatchCore
 from fedsched.drivers.driver import DriverError, ExecCommand, ExitResult
 from fedsched.model.errors import BadRequest
 from fedsched.model.task import ChangeScript, Template
 from fedsched.model.task_state import TaskEvent
+from fedsched.template.data import Dependency, Inputs
+from fedsched.template.env_file import parse_env
+from fedsched.template.errors import TemplateError, Wrong
+from fedsched.template.render import CompiledTemplate, Rendered, compile_template
+from fedsched.template.values import Budget
 from fedsched.wire.groups import open_plain_nursery
 
 T = TypeVar("T")

@@ -1,6 +1,3 @@
-"""Templates of tasks: a subset of Go's text templates with the functions that job authors know.
-
-Read (`lexer`, `parser`), filled in (`evaluate`) from data that was fetched before (`data`), within a budget of steps,
-bytes and time; nothing in a template can reach beyond the values it is given. Watching the data and acting on changes
-is `watch` and `hooks.templates`.
+"""Templates of running tasks: their data fetched and watched (`feed`, `watch_core`), their files read and written
+(`files`). The language itself is `fedsched.template`; `hooks.templates` puts both together.
 """

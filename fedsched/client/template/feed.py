@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from msgspec import structs
 
-from fedsched.client.template.data import DataKind, Dependency
 from fedsched.model.errors import Busy, DeadlineExceeded, FedschedError, Unavailable
 from fedsched.rpc.caller import Caller
 from fedsched.rpc.context import CallMeta
 from fedsched.rpc.methods.paging import ListRequest
 from fedsched.rpc.methods.service import SERVICE_GET, SERVICE_LIST, ServiceGetRequest
 from fedsched.rpc.methods.variable import VAR_OF_TASK, VarOfTaskRequest
+from fedsched.template.data import DataKind, Dependency
 
 if TYPE_CHECKING:
     from fedsched.client.context import TaskContext

@@ -14,9 +14,9 @@ from typing import Final
 from fedsched.client.context import TaskContext
 from fedsched.client.paths import Owner, PathEscapes, open_beneath, write_file_beneath
 from fedsched.client.task_paths import refuse_reserved
-from fedsched.client.template.errors import Wrong
 from fedsched.drivers.driver import FsIsolation
 from fedsched.model.errors import BadRequest
+from fedsched.template.errors import Wrong
 
 FILE_BYTES_MAX: Final = 1 << 20
 

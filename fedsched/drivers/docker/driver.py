@@ -27,7 +27,7 @@ from fedsched.drivers.docker.labels import ALLOC_ID, HANDLE, TASK_ID, HandleStat
 from fedsched.drivers.docker.messages import Messages
 from fedsched.drivers.docker.networking import driver_network
 from fedsched.drivers.docker.starting import Starter
-from fedsched.drivers.docker.task_config import DOCKER_TASK_SCHEMA, task_settings_from
+from fedsched.drivers.docker.task_config import task_settings_from
 from fedsched.drivers.docker.transport import Transport
 from fedsched.drivers.docker.usage import resource_use
 from fedsched.drivers.driver import (
@@ -48,6 +48,7 @@ from fedsched.drivers.driver import (
     TaskUnknown,
 )
 from fedsched.drivers.registry import DriverHost
+from fedsched.drivers.schemas import DOCKER_TASK_SCHEMA
 from fedsched.telemetry.log import Logger, get_logger
 
 EXEC_OUTPUT_MAX: Final = 64 << 10

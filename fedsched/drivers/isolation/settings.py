@@ -27,14 +27,6 @@ AGENT_FIELDS: Final[Mapping[str, Field]] = {
     "landlock": Field(Kind.BOOL, doc="have the kernel's Landlock check writes too (default false)"),
 }
 
-TASK_FIELDS: Final[Mapping[str, Field]] = {
-    "work_dir": Field(Kind.TEXT, doc="absolute path inside the task where it starts"),
-    "pid_mode": Field(Kind.TEXT, doc="private or host"),
-    "ipc_mode": Field(Kind.TEXT, doc="private or host"),
-    "cap_add": Field(Kind.TEXTS, doc="capabilities beyond the usual ones"),
-    "cap_drop": Field(Kind.TEXTS, doc="usual capabilities that the task shall not have"),
-}
-
 AGENT_SCHEMA: Final = TaskSchema(AGENT_FIELDS)
 
 
