@@ -82,6 +82,9 @@ def client_settings(
         disk_total_mb=client.disk_total_mb,
         network_interface=client.network_interface,
         network_speed=client.network_speed,
+        bridge_network_name=client.bridge_network_name,
+        bridge_network_subnet=client.bridge_network_subnet,
+        bridge_network_hairpin_mode=client.bridge_network_hairpin_mode,
         host_networks={
             name: HostNetwork(cidr=one.cidr, interface=one.interface, reserved_ports=one.reserved_ports)
             for name, one in client.host_network.items()

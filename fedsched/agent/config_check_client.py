@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
@@ -33,6 +34,18 @@ def check_client(config: AgentConfig, sources: Mapping[str, str]) -> None:
         source,
         f'client.node_pool = "{client.node_pool}" is no pool that a node can be in',
         "letters, digits, - and _; `default` always exists",
+    )
+    _check(
+        re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]{0,14}", client.bridge_network_name) is not None,
+        source,
+        f'client.bridge_network_name = "{client.bridge_network_name}" is no name of an interface',
+        "up to 15 letters, digits, -, _ and dots; a letter first",
+    )
+    _check(
+        _is_subnet(client.bridge_network_subnet),
+        source,
+        f'client.bridge_network_subnet = "{client.bridge_network_subnet}" is no subnet for allocations',
+        'an IPv4 range of 8 to 65536 addresses, such as "172.26.64.0/20"',
     )
     _check_numbers(client.reserved.cores, "client.reserved.cores", 65_536, source)
     _check_numbers(client.reserved.reserved_ports, "client.reserved.reserved_ports", PORT_MAX, source)
@@ -80,6 +93,14 @@ def _check_numbers(text: str, path: str, highest: int, source: str) -> None:
         _check(
             is_right, source, f'{path} = "{text}": {part!r} is no number or range up to {highest}', 'such as "1-3,7"'
         )
+
+
+def _is_subnet(text: str) -> bool:
+    try:
+        found = ipaddress.IPv4Network(text, strict=False)
+    except ValueError:
+        return False
+    return 16 <= found.prefixlen <= 29 and not (found.is_loopback or found.is_multicast or found.is_link_local)
 
 
 def _is_range(text: str) -> bool:

@@ -139,6 +139,11 @@ class ClientSection:
         "", "the interface whose addresses tasks get; the default route's if empty", flag="network-interface"
     )
     network_speed: int = setting(0, "Mbit/s; 0 means as the interface says", low=0)
+    bridge_network_name: str = setting(
+        "fedsched", "bridge of groups with mode bridge; each agent of a host needs its own"
+    )
+    bridge_network_subnet: str = setting("172.26.64.0/20", "addresses of such groups: a range that nobody else uses")
+    bridge_network_hairpin_mode: bool = setting(False, "let allocations reach themselves by their ports of the host")
     cpu_total_compute: int = setting(0, "MHz of all cores together; 0 means as found", low=0)
     memory_total_mb: int = setting(0, "memory to offer; 0 means as found", low=0)
     disk_total_mb: int = setting(0, "disk to offer; 0 means as found", low=0)

@@ -70,6 +70,8 @@ class AllocRunner:
         self._log = parts.log.bind(alloc_id=alloc.id, job_id=alloc.job_id)
         self._is_restored = stored is not None
         self._local = self._shown = stored.local if stored else AllocLocal()
+        self.context.alloc = structs.replace(alloc, network_status=self._local.network_status)
+        self.context.keep_network = self._keep_network
         self.tasks: dict[str, TaskRunner] = {}
         for task in self.context.group.tasks:
             self.tasks[task.name] = runner = TaskRunner(
@@ -211,9 +213,12 @@ class AllocRunner:
             if message.task_id in (task.task_id, task.core.local.intended_id):
                 task.driver_message(message)
 
-    def set_network(self, status: AllocNetworkStatus) -> None:
-        """A hook has built the allocation's network."""
-        self._change_local(network_status=status)
+    async def _keep_network(self, status: AllocNetworkStatus) -> None:
+        """A hook has built the allocation's network: on disk before any task can be in it."""
+        self.context.alloc = structs.replace(self.context.alloc, network_status=status)
+        if status != self._local.network_status:
+            self._change_local(network_status=status)
+        await self._writer.settled()
 
     def set_health(self, status: AllocDeploymentStatus, decided_for: str) -> None:
         self._change_local(deployment_status=status, decided_for=decided_for)
@@ -313,7 +318,7 @@ class AllocRunner:
         if _task_names(alloc) != set(self.tasks):
             self._log.error("alloc_update_refused", reason="it has other tasks", index=alloc.alloc_modify_index)
             return
-        self.context.alloc = alloc
+        self.context.alloc = structs.replace(alloc, network_status=self._local.network_status)
         self._do(
             self._core.update(
                 group_rules(self.context.group, self.context.job.type),

@@ -26,10 +26,12 @@ from fedsched.client.context import ClientParts
 from fedsched.client.dialling import Dial
 from fedsched.client.driver_messages import hear_drivers
 from fedsched.client.fingerprint.found import Fingerprinter, Host
-from fedsched.client.fingerprint.runner import FingerprintRunner
+from fedsched.client.fingerprint.group_networks import GroupNetworks
+from fedsched.client.fingerprint.runner import ALL, FingerprintRunner, chosen
 from fedsched.client.gc import GarbageCollector
 from fedsched.client.identity import NodeIdentity, id_of_host, open_identity
 from fedsched.client.journal import Journal
+from fedsched.client.network.networks import Networks
 from fedsched.client.node_meta import JOURNAL_NAME, applied, from_journal, merged, to_journal
 from fedsched.client.reports_core import ReportsCore
 from fedsched.client.runners import MakeRunner, Runner, Runners
@@ -84,6 +86,7 @@ class Client:
         self.identity: NodeIdentity
         self.uplink: Uplink
         self.drivers: Drivers
+        self.networks: Networks
         self._runners: Runners
         self._fingerprints: FingerprintRunner
         self._gc: GarbageCollector
@@ -105,6 +108,7 @@ class Client:
             async with trio.open_nursery() as nursery:
                 await self._start(nursery)
                 task_status.started()
+            self.networks.close_claim()
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._journal.close)
@@ -123,6 +127,7 @@ class Client:
 
         drivers = [self.drivers.get(name) for name in self.drivers.names]
         await end_strays(drivers, self._journal.load(), self._log)
+        await self.networks.start(self._journal.load())
         await self._runners.start(self.parts, self.uplink, nursery, self._runners_moved, remove)
         nursery.start_soon(hear_drivers, drivers, self.runner, self._log)
         nursery.start_soon(self._gc.run)
@@ -209,6 +214,7 @@ class Client:
             denied=settings.driver_denylist,
             built_in=self._built_in,
         )
+        self.networks = Networks(settings, self.identity.node_id, log)
         self._fingerprints = FingerprintRunner(
             Host(settings, version=__version__),
             self.identity,
@@ -216,7 +222,7 @@ class Client:
             env=env,
             log=log,
             on_change=self._node_changed,
-            looks=self._looks,
+            looks=self._looks_at_host() if self._looks is None else self._looks,
             dynamic_meta=self._kept_meta(),
         )
         first = self._fingerprints.picture.node
@@ -267,7 +273,11 @@ class Client:
             other_alloc=runners.other,
             now_ns=lambda: round(env.wall() * NS),
             secret_id=self.identity.secret_id,
+            networks=self.networks,
         )
+
+    def _looks_at_host(self) -> list[Fingerprinter]:
+        return chosen(self.settings, (*ALL, lambda: GroupNetworks(self.networks.offer)))
 
     def _driver_host(self, name: str) -> DriverHost:
         settings = self.settings

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from fedsched.client.network.plan import GroupNetwork
 from fedsched.client.service_book import ServiceBook
 from fedsched.drivers.driver import Driver, DriverNetwork, TaskDirs
 from fedsched.env.env import Env
 from fedsched.model.alloc import Allocation
 from fedsched.model.group import TaskGroup
 from fedsched.model.job import Job
+from fedsched.model.network import AllocNetworkStatus
 from fedsched.model.node import Node
 from fedsched.model.task import Task
 from fedsched.model.task_state import TaskEvent, TaskState
@@ -24,6 +26,7 @@ from fedsched.telemetry.metrics import Registry
 
 if TYPE_CHECKING:
     from fedsched.client.check_book import CheckBook
+    from fedsched.client.network.networks import Networks
     from fedsched.client.settings import ClientSettings
     from fedsched.client.task_env import TaskEnvironment
 
@@ -66,6 +69,8 @@ class ClientParts:
     """Wall clock."""
     secret_id: str = ""
     """What this node proves itself with to servers. In nothing else that anybody is shown."""
+    networks: Networks | None = None
+    """Networks of groups; None: all of them have the host's."""
     services: ServiceBook = field(default_factory=ServiceBook)
     """What the allocations of this host offer."""
 
@@ -79,6 +84,10 @@ class AllocContext:
         self.root = root
         """`<alloc_dir>/<alloc id>`."""
         self.tasks: dict[str, TaskContext] = {}
+        self.network: GroupNetwork | None = None
+        """What its tasks are started with; None until that is ready."""
+        self.keep_network: Callable[[AllocNetworkStatus], Awaitable[None]] = _no_network_kept
+        """Have the status on disk and told to servers. Its runner sets it."""
         self.terminal = trio.Event()
         """All its tasks are over for good."""
 
@@ -138,3 +147,7 @@ class TaskContext:
         from fedsched.client.task_env import task_environment
 
         return task_environment(self)
+
+
+async def _no_network_kept(status: AllocNetworkStatus) -> None:
+    raise AssertionError(f"nobody keeps the network's status {status}")

@@ -111,6 +111,10 @@ class ClientSettings:
     memory_total_mb: int = 0
     disk_total_mb: int = 0
     network_interface: str = ""
+    bridge_network_name: str = "fedsched"
+    """The bridge that groups with mode `bridge` are tied to. Every agent of a host needs its own."""
+    bridge_network_subnet: str = "172.26.64.0/20"
+    bridge_network_hairpin_mode: bool = False
     network_speed: int = 0
     """Mbit/s; 0: as found."""
     host_networks: Mapping[str, HostNetwork] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fedsched.client.context import TaskContext
 from fedsched.client.hooks.hook import HookFailed
+from fedsched.client.network.plan import NO_NETWORK, GroupNetwork
 from fedsched.client.restarts import restarts_on_success
 from fedsched.client.task_events import EventType
 from fedsched.client.task_signals import TaskRules
@@ -41,6 +42,7 @@ def task_config(task: TaskContext, task_id: str, mounts: Sequence[Mount]) -> Tas
             hint=f"see what the driver {task.driver.name} takes",
             event=EventType.FAILED_VALIDATION,
         )
+    network = _network(task)
     node = task.parts.node()
     return TaskConfig(
         id=task_id,
@@ -63,7 +65,18 @@ def task_config(task: TaskContext, task_id: str, mounts: Sequence[Mount]) -> Tas
         ),
         mounts=tuple(mounts),
         ports=_ports(task),
+        network_namespace=network.namespace,
+        network_files=network.files,
+        hostname=network.hostname,
     )
+
+
+def _network(task: TaskContext) -> GroupNetwork:
+    """What the group's network hook has made. A task never gets the host's network because its own failed."""
+    networks = task.alloc.group.networks
+    if task.alloc.network is None and networks and networks[0].mode not in ("", "host"):
+        raise HookFailed("the group's network is not there", hint="see the log of this client", is_recoverable=True)
+    return task.alloc.network or NO_NETWORK
 
 
 def _limits(task: TaskContext) -> TaskLimits:

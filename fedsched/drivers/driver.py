@@ -61,6 +61,15 @@ class FsIsolation(StrEnum):
     IMAGE = "image"
 
 
+class NetIsolation(StrEnum):
+    """Whose network a task can have."""
+
+    HOST = "host"
+    GROUP = "group"
+    TASK = "task"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     send_signals: bool = True
@@ -71,6 +80,7 @@ class Capabilities:
     takes_host_env: bool = True
     """Tasks see the agent's own environment, less what is denied."""
     collects_logs: bool = True
+    net_isolation_modes: tuple[NetIsolation, ...] = (NetIsolation.HOST, NetIsolation.GROUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +164,11 @@ class TaskConfig:
     mounts: tuple[Mount, ...] = ()
     ports: tuple[TaskPort, ...] = ()
     network_namespace: Path | None = None
+    """The group's own, which the task is to be started in; None: the host's."""
+    network_files: tuple[Mount, ...] = ()
+    """/etc/resolv.conf and the like, for tasks that see a file system of their own."""
+    hostname: str = ""
+    """What the group is called in its own network; empty: as the host."""
 
 
 class TaskHandle(Record):

@@ -247,6 +247,7 @@ class ProcessDriver:
             max_files=config.logs.max_files,
             max_file_bytes=config.logs.max_file_bytes,
             isolation=plan.isolation,
+            netns="" if plan.isolation or config.network_namespace is None else str(config.network_namespace),
         )
 
     def _say(self, task_id: str, message: str) -> None:

@@ -1132,8 +1132,11 @@ def test_the_network_that_a_hook_built_is_reported(tmp_path: Path) -> None:
             network = runner.tasks["web"].network
             assert network is not None
             assert network.ip == "10.9.8.7"
-            runner.set_network(AllocNetworkStatus(address="10.0.0.9"))
+            await runner.context.keep_network(AllocNetworkStatus(address="10.0.0.9"))
+            assert world.journal.load()[0].local.network_status == AllocNetworkStatus(address="10.0.0.9")
+            runner.update(changed(runner.context.alloc, network_status=None, alloc_modify_index=9))
             await trio.sleep(1)
+            assert runner.context.alloc.network_status == AllocNetworkStatus(address="10.0.0.9")
             status = runner.report().network_status
             assert status is not None
             assert status.address == "10.0.0.9"

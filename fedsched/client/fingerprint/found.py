@@ -23,6 +23,8 @@ class Found:
     memory: NodeMemory | None = None
     disk: NodeDisk | None = None
     networks: tuple[NodeNetwork, ...] | None = None
+    group_networks: tuple[NodeNetwork, ...] | None = None
+    """Modes beside the host's own that groups can have."""
     host_networks: Mapping[str, HostNetworkInfo] | None = None
     host_volumes: Mapping[str, HostVolumeInfo] | None = None
 

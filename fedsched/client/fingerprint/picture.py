@@ -191,7 +191,7 @@ def _resources(settings: ClientSettings, found: list[Found]) -> NodeResources:
         processors=_last(found, "processors") or Processors(),
         memory=_last(found, "memory") or NodeMemory(memory_mb=settings.memory_total_mb),
         disk=_last(found, "disk") or NodeDisk(disk_mb=settings.disk_total_mb),
-        node_networks=networks,
+        node_networks=(*networks, *(_last(found, "group_networks") or ())),
         networks=legacy_networks(networks),
         min_dynamic_port=settings.min_dynamic_port,
         max_dynamic_port=settings.max_dynamic_port,

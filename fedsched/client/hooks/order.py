@@ -13,6 +13,7 @@ from fedsched.client.hooks.dirs import AllocDirHook, TaskDirHook
 from fedsched.client.hooks.disk import DiskHook
 from fedsched.client.hooks.hook import AllocHook, TaskHook
 from fedsched.client.hooks.migrate import DiskMigrationHook, UpstreamHook
+from fedsched.client.hooks.network import NetworkHook
 from fedsched.client.hooks.payload import PayloadHook
 from fedsched.client.hooks.services import GroupServicesHook, TaskServicesHook
 from fedsched.client.hooks.templates import TemplatesHook
@@ -24,6 +25,7 @@ ALLOC_HOOKS: Final[tuple[type[AllocHook], ...]] = (
     UpstreamHook,
     DiskMigrationHook,
     DiskHook,
+    NetworkHook,
     GroupServicesHook,
     ChecksHook,
 )

@@ -77,7 +77,7 @@ def create_body(
         "Tty": values.flag("tty"),
         "OpenStdin": values.flag("interactive"),
         "WorkingDir": _work_dir(settings),
-        "Hostname": values.text("hostname"),
+        "Hostname": values.text("hostname") or config.hostname,
         "ExposedPorts": network.exposed,
         "HostConfig": host,
         "NetworkingConfig": network.config,
@@ -201,7 +201,8 @@ def _binds(config: TaskConfig, settings: TaskSettings, operator: DockerSettings)
         _bind(str(dirs.secrets), "/secrets", "", label),
     ]
     binds += [
-        _bind(str(one.host_path), one.task_path, "ro" if one.is_read_only else "", label) for one in config.mounts
+        _bind(str(one.host_path), one.task_path, "ro" if one.is_read_only else "", label)
+        for one in (*config.mounts, *config.network_files)
     ]
     binds += [_volume(config, settings, operator, text) for text in settings.values.texts("volumes")]
     return binds

@@ -130,6 +130,8 @@ def _build(isolation: Isolation) -> None:
         kernel.setns(descriptor, kernel.CLONE_NEWNET)
         os.close(descriptor)
     kernel.unshare(_namespaces(isolation) & ~kernel.CLONE_NEWNET)
+    if isolation.get("hostname"):
+        kernel.set_hostname(isolation["hostname"])
     mounts.build(isolation)
 
 

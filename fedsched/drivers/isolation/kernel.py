@@ -63,6 +63,12 @@ def setns(descriptor: int, flags: int) -> None:
     _check(f"join namespaces ({_namespace_names(flags)})", _libc.setns(descriptor, flags))
 
 
+def set_hostname(name: str) -> None:
+    """Of this process's own UTS namespace."""
+    text = name.encode()
+    _check(f"call the host {name}", _libc.sethostname(text, len(text)))
+
+
 # Mounts
 
 

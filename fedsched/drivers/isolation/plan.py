@@ -63,6 +63,7 @@ class IsolationPlan:
     has_own_pids: bool = True
     has_own_ipc: bool = True
     network_namespace: Path | None = None
+    hostname: str = ""
     pivots: bool = True
     work_dir: str = "/"
     filters_system_calls: bool = True
@@ -82,6 +83,7 @@ class IsolationPlan:
             "has_own_pids": self.has_own_pids,
             "has_own_ipc": self.has_own_ipc,
             "network": str(self.network_namespace or ""),
+            "hostname": self.hostname,
             "pivots": self.pivots,
             "work_dir": self.work_dir,
             "seccomp": seccomp.build(self.capabilities.bounding).hex() if self.filters_system_calls else "",
@@ -109,6 +111,17 @@ def task_binds(config: TaskConfig) -> tuple[Bind, ...]:
         for mount in config.mounts
     ]
     return (*own, *sorted(extra, key=lambda bind: bind.target.count("/")))
+
+
+def network_binds(config: TaskConfig, system: Iterable[Bind]) -> tuple[Bind, ...]:
+    """The network's files over those of the host. Where the host has a link, as resolvers like to make them, the file
+    goes to where the link leads: nothing can be mounted on a link."""
+    found = []
+    for mount in config.network_files:
+        there = host_path(mount.task_path, config.dirs.task, system)
+        target = os.path.realpath(there) if there and os.path.islink(there) else mount.task_path
+        found.append(Bind(str(mount.host_path), target_path(target)))
+    return tuple(found)
 
 
 def target_path(written: str) -> str:

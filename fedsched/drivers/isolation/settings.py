@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from fedsched.drivers.driver import DriverError, TaskConfig
 from fedsched.drivers.isolation.capabilities import DEFAULT, parse, task_capabilities
-from fedsched.drivers.isolation.plan import CHROOT_ENV, Bind, IsolationPlan, system_binds, task_binds
+from fedsched.drivers.isolation.plan import CHROOT_ENV, Bind, IsolationPlan, network_binds, system_binds, task_binds
 from fedsched.drivers.isolation.probe import own_user
 from fedsched.drivers.isolation.users import DENIED_USERS, DeniedUsers, TaskUser, find_user, parse_ranges
 from fedsched.drivers.task_schema import Field, Kind, TaskSchema
@@ -76,15 +76,17 @@ class IsolationSettings:
         capabilities = task_capabilities(
             self.allowed_capabilities, told.get("cap_add") or (), told.get("cap_drop") or ()
         )
+        system = (*system_binds(self.chroot_env), *extra)
         return IsolationPlan(
             root=config.dirs.task,
             user=self.user(config.user),
             capabilities=capabilities,
-            system=(*system_binds(self.chroot_env), *extra),
-            binds=task_binds(config),
+            system=system,
+            binds=(*task_binds(config), *network_binds(config, system)),
             has_own_pids=(_mode("pid_mode", told.get("pid_mode")) or self.pid_mode) == "private",
             has_own_ipc=(_mode("ipc_mode", told.get("ipc_mode")) or self.ipc_mode) == "private",
             network_namespace=config.network_namespace,
+            hostname=config.hostname,
             pivots=self.pivots,
             work_dir=_work_dir(told.get("work_dir") or "/"),
             filters_system_calls=self.filters_system_calls,

@@ -48,6 +48,7 @@ class LaunchSpec:
         "log_name",
         "max_file_bytes",
         "max_files",
+        "netns",
         "oom_files",
         "oom_score_adj",
         "state",
@@ -80,6 +81,7 @@ class LaunchSpec:
         max_files: int = 10,
         max_file_bytes: int = 10 << 20,
         isolation: dict[str, Any] | None = None,
+        netns: str = "",
         state: dict[str, Any] | None = None,
     ) -> None:
         self.key = key
@@ -118,6 +120,8 @@ class LaunchSpec:
         self.max_file_bytes = max_file_bytes
         self.isolation = isolation
         """None: none. Else handed to `isolation.enter` as it is."""
+        self.netns = netns
+        """A network namespace's path, joined by every process of the task before exec; `isolation` has its own way."""
         self.state = state or {}
         """Kept in the state file for whoever attaches; the supervisor does not look at it."""
 
