@@ -94,4 +94,5 @@ def _bare(report: AllocReport) -> AllocReport:
         client_description=report.client_description[:TEXT_MAX],
         task_states=states,
         deployment_status=report.deployment_status,
+        network_status=report.network_status,
     )
