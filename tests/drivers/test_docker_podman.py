@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -137,6 +138,32 @@ class TestDockerDriver(DriverConformance):
                 assert (result.exit_code, result.oom_killed) == (137, False)
 
         self.scenario(body)
+
+    def test_a_container_joins_its_groups_network_by_its_path(self, tmp_path: Path) -> None:
+        (tmp_path / "resolv.conf").write_text("nameserver 10.9.9.9\n")
+        (tmp_path / "hosts").write_text("172.26.64.2 web-1\n")
+        begin = "ip link add there type veth peer name fspeer; echo ready; exec sleep 100"
+        with subprocess.Popen(["unshare", "--net", "sh", "-c", begin], stdout=subprocess.PIPE) as group:
+            assert group.stdout is not None
+            assert group.stdout.readline() == b"ready\n"
+            config = self.task(
+                tmp_path,
+                self.shell("hostname; cat /etc/resolv.conf /etc/hosts /proc/net/dev"),
+                network_namespace=Path(f"/proc/{group.pid}/ns/net"),
+                network_files=tuple(Mount(tmp_path / name, f"/etc/{name}", True) for name in ("resolv.conf", "hosts")),
+                hostname="web-1",
+            )
+            del config.config["network_mode"]  # type: ignore[attr-defined]
+
+            async def body(driver: DockerDriver) -> None:
+                text, _ = await self.said(driver, config)
+                assert text.splitlines()[:3] == ["web-1", "nameserver 10.9.9.9", "172.26.64.2 web-1"]
+                assert "there:" in text
+
+            try:
+                self.scenario(body)
+            finally:
+                group.kill()
 
     def test_a_published_port_is_reached(self, tmp_path: Path) -> None:
         config = self.task(
