@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fedsched.client.alloc_runner import AllocRunner
 from fedsched.client.journal import Journal
 from fedsched.client.network import on_host, plan
 from fedsched.client.network.networks import Networks
+from fedsched.client.network.tools import find_tool, run_tool
 from fedsched.drivers.driver import ExecCommand
 from fedsched.drivers.exec import ExecDriver
 from fedsched.drivers.process_driver import ProcessDriver
@@ -27,7 +29,6 @@ from fedsched.model.alloc import Allocation
 from fedsched.model.network import DNSConfig, NetworkResource, PortMapping
 from fedsched.model.policies import RestartPolicy
 from fedsched.model.resources import AllocatedResources, AllocatedSharedResources
-from fedsched.model.service import Service
 from fedsched.model.task_state import TaskStatus
 from fedsched.telemetry.log import get_logger
 from tests.builders import a_group, a_job, a_task, an_id
@@ -114,9 +115,7 @@ def a_networked(
         driver=driver, config={"command": argv[0], "args": argv[1:]}, restart_policy=RestartPolicy(attempts=0)
     )
     shared = AllocatedSharedResources(networks=(network,), ports=ports)
-    group = a_group(
-        tasks=[task], networks=(network,), services=(Service(name="a", port_label="http"),) if ports else ()
-    )
+    group = a_group(tasks=[task], networks=(network,))
     alloc = an_allocation(job=a_job(groups=[group]), number=number)
     return structs.replace(alloc, allocated_resources=AllocatedResources(shared=shared))
 
@@ -259,6 +258,53 @@ def test_isolated_tasks_have_the_groups_name_and_resolver(tmp_path: Path) -> Non
     in_own_network(isolated_and_named, tmp_path)
 
 
+@contextmanager
+def somebody_in(namespace: str) -> Iterator[None]:
+    """A process that keeps a namespace alive, whether or not it has a name."""
+    argv = [find_tool("ip"), "netns", "exec", namespace, "/bin/sh", "-c", "echo in; exec sleep 100"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"in\n"
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+async def begun_by_a_killed_agent(place: Path) -> None:
+    async with an_agent(place) as agent:
+        bridge, name, link = agent.networks.bridge, plan.namespace_name(an_id(1), an_id(7)), plan.link_name(an_id(7))
+        on_host.settle(bridge, [plan.Attached(an_id(7), "172.26.64.5")])
+
+        def check(*, is_kept: bool = False) -> int:
+            on_host.attach(bridge, an_id(7), name, "172.26.64.5", is_kept=is_kept)
+            shown = json.loads(run_tool("ip", "-n", name, "-json", "address", "show", "eth0"))[0]
+            addresses = [one["local"] for one in shown["addr_info"] if one["family"] == "inet"]
+            assert addresses == ["172.26.64.5"]
+            assert "via 172.26.64.1" in run_tool("ip", "-n", name, "route", "show", "default")
+            assert on_host.links_of(bridge) == [link]
+            return socket.if_nametoindex(link)
+
+        (on_host.NAMESPACES).mkdir(parents=True, exist_ok=True)
+        (on_host.NAMESPACES / name).touch()
+        first = check()
+        assert check(is_kept=True) == first
+        on_host.remove_link(link)
+        check(is_kept=True)
+        run_tool("ip", "-n", name, "address", "add", "172.26.64.77/20", "dev", "eth0")
+        check()
+        with somebody_in(name):
+            run_tool("ip", "netns", "delete", name)
+            check()
+        await agent.networks.close(an_id(7))
+        assert name not in on_host.namespaces()
+        assert not on_host.has_link(link)
+
+
+def test_what_a_killed_agent_began_is_finished(tmp_path: Path) -> None:
+    in_own_network(begun_by_a_killed_agent, tmp_path)
+
+
 async def leftovers_of_nobody(place: Path) -> None:
     bridge = Networks(
         World(place).parts(RawExecDriver(DriverHost(place)), has_contact=True).settings, "", get_logger("x")
@@ -269,6 +315,7 @@ async def leftovers_of_nobody(place: Path) -> None:
     on_host.attach(bridge, an_id(5), ours, "172.26.64.9", is_kept=False)
     on_host.make_namespace(other)
     (on_host.NAMESPACES / plan.namespace_name(an_id(1), an_id(6))).touch()  # killed before it became one
+    on_host.make_namespace("fedsched-trial-999999999-0")
 
     async with an_agent(place):
         assert left_over() == [other]

@@ -24,7 +24,7 @@ from fedsched.client.network.etc_files import (
     hosts_text,
     resolver_text,
 )
-from fedsched.client.network.offer import Claim, Offer, find_offer
+from fedsched.client.network.offer import Claim, Offer, find_offer, trials_of_the_dead
 from fedsched.client.network.plan import (
     BRIDGE,
     INSIDE,
@@ -185,6 +185,8 @@ class Networks:
 
     def _sweep(self, live: set[str]) -> None:
         known = dict.fromkeys(live)
+        for name in trials_of_the_dead(on_host.namespaces()):
+            on_host.remove_namespace(name)
         for name in plan.strays(on_host.namespaces(), known, self._node_id):
             self._log.warn("network_stray_removed", namespace=name)
             self._remove(plan.alloc_of(name, self._node_id))

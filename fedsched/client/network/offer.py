@@ -22,6 +22,7 @@ from fedsched.client.network.plan import BRIDGE, NONE, Attached, Bridge, Forward
 from fedsched.client.network.tools import FilterTool, ToolFailed, find_filter, find_tool, ip_batch, run_tool
 
 LOCKS: Final = Path("/run/fedsched")
+_TRIAL: Final = "fedsched-trial-"
 _TRIES: Final = itertools.count()
 _TRIED: Final[dict[str, str]] = {}
 """What was tried, and the obstacle; only successes stay."""
@@ -93,6 +94,16 @@ def overlap(bridge: Bridge, addresses: Iterable[tuple[str, str]]) -> str:
     return ""
 
 
+def trials_of_the_dead(names: Iterable[str]) -> list[str]:
+    """Namespaces of trials whose process was killed in the middle."""
+    found = []
+    for name in names:
+        pid = name.removeprefix(_TRIAL).partition("-")[0]
+        if name.startswith(_TRIAL) and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            found.append(name)
+    return sorted(found)
+
+
 def _not_ours(bridge: Bridge, claim: Claim) -> str:
     try:
         if claim.take():
@@ -137,7 +148,7 @@ class _Trial:
     """A namespace for a moment."""
 
     def __init__(self) -> None:
-        self.name = f"fedsched-trial-{os.getpid()}-{next(_TRIES)}"
+        self.name = f"{_TRIAL}{os.getpid()}-{next(_TRIES)}"
 
     def __enter__(self) -> str:
         on_host.make_namespace(self.name)
