@@ -133,6 +133,9 @@ def client_settings(
         user_checked_drivers=client.user.checked_drivers,
         env_denylist=client.env.denylist,
         chroot_env=client.chroot_env,
+        collection_interval_s=config.telemetry.collection_interval_s,
+        publish_allocation_metrics=config.telemetry.publish_allocation_metrics,
+        publish_node_metrics=config.telemetry.publish_node_metrics,
         is_dev=is_dev,
     )
 

@@ -116,6 +116,10 @@ class TelemetrySettings:
     """What is measured and offered."""
 
     collection_interval_s: float = setting(10.0, "length of the intervals that /v1/metrics reports on", low=0.1)
+    publish_allocation_metrics: bool = setting(
+        False, "offer what every task on this client uses, as metrics with its job, group, task and allocation"
+    )
+    publish_node_metrics: bool = setting(False, "offer what this client's host uses, as metrics")
     cpu_shares: bool = setting(False, "count which part of the agent uses the processor (process.cpu_samples)")
 
 

@@ -18,7 +18,7 @@ from fedsched.client.file_wakes import FileWakes
 from fedsched.client.files import CHUNK_BYTES, AllocFiles, read_at
 from fedsched.client.logs import READERS, STREAMS, FileSource, LogSource, stream
 from fedsched.client.snapshots import write_snapshot
-from fedsched.client.stats import HostFigures, RunningTask, TaskFigures
+from fedsched.client.stats import HostFigures, RunningTask, TaskFigures, core_mhz_of
 from fedsched.model.errors import BadRequest, NotFound, Unavailable
 from fedsched.model.usage import AllocResourceUsage
 from fedsched.rpc.method import Empty, Method
@@ -286,8 +286,7 @@ class ClientAccess:
         return name
 
     def _core_mhz(self) -> float:
-        cpu = self._client.parts.node().node_resources.cpu
-        return cpu.cpu_shares / cpu.total_cpu_cores if cpu.total_cpu_cores else 0.0
+        return core_mhz_of(self._client.parts.node())
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:

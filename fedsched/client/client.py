@@ -22,7 +22,7 @@ from msgspec import structs
 from fedsched import __version__
 from fedsched.client.access import ClientAccess
 from fedsched.client.check_book import CheckBook
-from fedsched.client.context import ClientParts
+from fedsched.client.context import AllocContext, ClientParts
 from fedsched.client.dialling import Dial
 from fedsched.client.driver_messages import hear_drivers
 from fedsched.client.fingerprint.found import Fingerprinter, Host
@@ -39,6 +39,7 @@ from fedsched.client.server_list import ServerList
 from fedsched.client.settings import ClientSettings
 from fedsched.client.strays import end_strays
 from fedsched.client.uplink import Uplink, UplinkEnds
+from fedsched.client.usage_metrics import UsageMetrics
 from fedsched.codec import CodecError
 from fedsched.drivers.registry import BUILT_IN, DriverHost, Drivers, open_drivers
 from fedsched.env.env import Env
@@ -131,6 +132,8 @@ class Client:
         await self._runners.start(self.parts, self.uplink, nursery, self._runners_moved, remove)
         nursery.start_soon(hear_drivers, drivers, self.runner, self._log)
         nursery.start_soon(self._gc.run)
+        if self.settings.publish_allocation_metrics or self.settings.publish_node_metrics:
+            nursery.start_soon(UsageMetrics(self.parts, self._contexts).run)
         nursery.start_soon(self._stay_in_touch)
         self._log.info("client_started", node_id=self.identity.node_id, allocations=len(self._runners.all))
 
@@ -293,6 +296,9 @@ class Client:
             chroot_env=settings.chroot_env,
             denied_users=settings.user_denylist if name in settings.user_checked_drivers else (),
         )
+
+    def _contexts(self) -> list[AllocContext]:
+        return [runner.context for runner in self._runners.all.values()]
 
     def _runners_moved(self) -> None:
         self._gc.poke()

@@ -149,6 +149,10 @@ class ClientSettings:
     """Names (with `*`) of the agent's own variables that no task sees, beyond those that never are."""
     chroot_env: Mapping[str, str] = field(default_factory=lambda: NO_TEXTS)
     """Paths of the host and where an `exec` task sees them; empty: the usual ones."""
+    collection_interval_s: float = 10.0
+    """How often published figures are taken."""
+    publish_allocation_metrics: bool = False
+    publish_node_metrics: bool = False
     is_dev: bool = False
 
     def driver_settings(self, name: str) -> Mapping[str, Any]:

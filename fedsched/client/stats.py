@@ -15,6 +15,7 @@ import trio
 
 from fedsched.client import host_stats
 from fedsched.drivers.driver import Driver, DriverError, ResourceUse
+from fedsched.model.node import Node
 from fedsched.model.usage import (
     AllocResourceUsage,
     CpuStats,
@@ -48,16 +49,29 @@ class Look(Generic[T]):
     value: T
 
 
+def core_mhz_of(node: Node) -> float:
+    """How fast one core of a node is."""
+    cpu = node.node_resources.cpu
+    return cpu.cpu_shares / cpu.total_cpu_cores if cpu.total_cpu_cores else 0.0
+
+
 class HostFigures:
     """The host's own."""
 
     def __init__(
-        self, alloc_dir: Path, *, now_ns: Callable[[], int], core_mhz: Callable[[], float], proc: Path = PROC
+        self,
+        alloc_dir: Path,
+        *,
+        now_ns: Callable[[], int],
+        core_mhz: Callable[[], float],
+        proc: Path = PROC,
+        stale_s: float = STALE_S,
     ) -> None:
         self._alloc_dir = alloc_dir
         self._now_ns = now_ns
         self._core_mhz = core_mhz
         self._proc = proc
+        self._stale_s = stale_s
         self._turn = trio.Lock()
         self._last: Look[dict[str, host_stats.CpuTimes]] | None = None
         self._stats: Look[HostStats] | None = None
@@ -68,7 +82,7 @@ class HostFigures:
             if self._stats is not None and now - self._stats.at < SHARED_S:
                 return self._stats.value
             before = self._last
-            if before is None or now - before.at > STALE_S:
+            if before is None or now - before.at > self._stale_s:
                 before = await self._look()
                 await trio.sleep(APART_S)
             after = self._last = await self._look()
@@ -109,9 +123,18 @@ class RunningTask:
 class TaskFigures:
     """Those of tasks, as their drivers tell them."""
 
-    def __init__(self, *, now_ns: Callable[[], int], core_mhz: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        now_ns: Callable[[], int],
+        core_mhz: Callable[[], float],
+        stale_s: float = STALE_S,
+        kept_max: int = KEPT_MAX,
+    ) -> None:
         self._now_ns = now_ns
         self._core_mhz = core_mhz
+        self._stale_s = stale_s
+        self._kept_max = kept_max
         self._last: dict[str, Look[ResourceUse]] = {}
         """By the driver's id of a task, those looked at longest ago first."""
 
@@ -140,7 +163,7 @@ class TaskFigures:
 
     def _fresh(self, task: RunningTask) -> Look[ResourceUse] | None:
         look = self._last.get(task.task_id)
-        return look if look is not None and SHARED_S / 2 <= trio.current_time() - look.at <= STALE_S else None
+        return look if look is not None and SHARED_S / 2 <= trio.current_time() - look.at <= self._stale_s else None
 
     async def _look(self, task: RunningTask) -> Look[ResourceUse] | None:
         try:
@@ -151,7 +174,7 @@ class TaskFigures:
         look = Look(trio.current_time(), use)
         self._last.pop(task.task_id, None)
         self._last[task.task_id] = look
-        if len(self._last) > KEPT_MAX:
+        if len(self._last) > self._kept_max:
             del self._last[next(iter(self._last))]
         return look
 

@@ -159,11 +159,9 @@ def test_tasks_are_rated_by_what_they_used_since_the_last_look(with_times: bool)
     run(story)
 
 
-def test_what_is_remembered_of_tasks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats, "KEPT_MAX", 2)
-
+def test_what_is_remembered_of_tasks_is_bounded() -> None:
     async def story() -> None:
-        figures = TaskFigures(now_ns=lambda: 7, core_mhz=lambda: 1000.0)
+        figures = TaskFigures(now_ns=lambda: 7, core_mhz=lambda: 1000.0, kept_max=2)
         for number in range(5):
             await figures.usage([RunningTask("web", f"id-{number}", cast(Any, Uses()))])
         assert list(figures._last) == ["id-3", "id-4"]
