@@ -50,9 +50,21 @@ class PlanWatch:
         result = self._kind.apply(tx, command)
         if result.is_done:
             self.seen += 1
-            found = overcommitted(tx.store, placed_on(command)) + kept_by_hosts(tx.store, command)
+            found = _found_on(tx.store, placed_on(command), ids_of(command.placed))
             self.problems += [f"plan of {command.job_id} at index {tx.index}: {problem}" for problem in found]
         return result
+
+
+def _found_on(state: State, node_slots: set[int], new_ids: set[str]) -> list[str]:
+    """What is promised on these nodes beyond what they have, or given away although they keep it for themselves."""
+    found = []
+    for row in state.nodes.rows.scan():
+        if row.slot in node_slots:
+            there = _residents(state, row.slot)
+            problems = _problems(row.node(), [one for one in there if one.alloc.desired_status == "run"])
+            problems += _not_to_give(row.node(), [one for one in there if one.alloc.id in new_ids])
+            found += [f"{row.name or row.id}: {problem}" for problem in problems]
+    return found
 
 
 def ids_of(parts: Iterable[PlacedGroup | StoppedBatch]) -> set[str]:
@@ -92,19 +104,6 @@ def taken_too_early(state: State, plan: PlanApply) -> list[str]:
         before = Counter(_problems(row.node(), [one for one in there if one.alloc.id not in new]))
         added = Counter(_problems(row.node(), there)) - before
         found += [f"{row.name or row.id}: {problem}" for problem in added]
-    return found
-
-
-def kept_by_hosts(state: State, plan: PlanApply) -> list[str]:
-    """What a plan gives away although the node keeps it for itself, or never had it."""
-    ids = ids_of(plan.placed)
-    found = []
-    for slot in sorted(placed_on(plan)):
-        row = state.nodes.of_slot(slot)
-        if row is None:
-            continue
-        new = [one for one in _residents(state, slot) if one.alloc.id in ids]
-        found += [f"{row.name or row.id}: {problem}" for problem in _not_to_give(row.node(), new)]
     return found
 
 

@@ -17,6 +17,8 @@ from tests.builders import a_group, a_job, a_node, a_task
 from tests.costs import Cost, assert_flat, cost_of
 from tests.scheduler.toy_region import ToyRegion
 
+pytestmark = pytest.mark.plans_by_hand  # plans like these are counted again in every other test; here costs are
+
 NODES, OTHER_JOBS = 60, 20
 
 

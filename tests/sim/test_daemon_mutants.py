@@ -21,12 +21,32 @@ def test_every_patch_fits_the_source_and_changes_it(mutant: Mutant) -> None:
         assert source != patched_source(module, ())
 
 
+CATCHES = {
+    "applies_while_held": 2,
+    "cancelled_proposal_remembered": 6,
+    "dead_links_kept": 9,
+    "failed_disk_shrugged_off": 3,
+    "half_a_packet_dropped": 3,
+    "office_opens_late": 7,
+    "read_does_not_wait": 2,
+    "snapshot_while_held": 38,
+    "unknown_called_lost": 14,
+    "writes_after_the_end": 6,
+}
+"""The seed that is known to catch it, where that is not the first one: tried before all others are."""
+
+
+def hunt(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedsched.sim.daemon_mutants", "--one", name, *flags]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
 @pytest.mark.sim
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "fedsched.sim.daemon_mutants", "--one", mutant.name], capture_output=True, text=True
-    )
+    done = hunt(mutant.name, "--first", str(CATCHES.get(mutant.name, 0)), "--seeds", "1")
+    if done.returncode == 1:  # what the seed leads to has changed
+        done = hunt(mutant.name)
 
     assert done.returncode == 0, f"{mutant.what}: {done.stdout}{done.stderr}"
     assert f"{mutant.name}: caught by seed" in done.stdout

@@ -18,11 +18,15 @@ from fedsched.sim import daemons
 from fedsched.sim.daemon_plan import FAULTS, Action, DaemonOptions, draw
 from fedsched.sim.daemons import Report, run_options, run_seed, story
 from fedsched.sim.verdict import Broken
+from tests.sizes import size
 
-SEEDS = 50
+SEEDS = size(30, 50)
 BATCH = 5
 RARE = (55, 78, 80)
 """Beyond the plain row: seeds in which the fetch of a snapshot fails, which one run in thirty brings about."""
+
+HARD = (11, 24, 0, 3, 6, 13, 18)
+"""Seeds that meet all hard cases but the rare ones between them; if they no longer do, the rest is looked through."""
 
 
 @cache
@@ -41,10 +45,6 @@ def test_daemons_keep_their_promises_through_every_fault(seeds: Sequence[int]) -
 
 @pytest.mark.sim
 def test_the_set_of_every_change_meets_the_hard_cases() -> None:
-    total: Counter[str] = Counter()
-    for seed in (*range(SEEDS), *RARE):
-        total.update(lived(seed).counts)
-
     wanted = {f"fault {kind}" for kind in FAULTS} | {
         "crashes",
         "fetches resumed",
@@ -63,6 +63,11 @@ def test_the_set_of_every_change_meets_the_hard_cases() -> None:
         "sync errors",
         "unsynced writes lost",
     }
+    total: Counter[str] = Counter()
+    for seed in dict.fromkeys((*HARD, *RARE, *range(SEEDS))):
+        total.update(lived(seed).counts)
+        if all(total[name] for name in wanted):
+            return
     assert {name for name in wanted if not total[name]} == set()
 
 

@@ -1,4 +1,4 @@
-"""The simulation set of every change: 300 seeds, each run twice in processes with different hash seeds."""
+"""The simulation set of every change: 300 seeds, one in five run twice in processes with different hash seeds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from fedsched.sim.batch import WorkerDied, run_elsewhere, run_here
 from fedsched.sim.options import draw_options
 from fedsched.sim.report import failure_text
+from tests.sizes import size
 
 SEEDS = 300
 BATCH = 25
@@ -23,11 +24,10 @@ def test_seeds_hold_every_invariant_and_repeat_to_the_byte(first: int) -> None:
         assert result.failure is None, failure_text(result, draw_options(seed), replay)
         assert result.events > 100
 
-    elsewhere = {result.seed: result for result in run_elsewhere(seeds, jobs=1, hash_seed=HASH_SEED)}
+    again = seeds[:: size(5, 1)]
+    elsewhere = {result.seed: result for result in run_elsewhere(again, jobs=1, hash_seed=HASH_SEED)}
 
-    assert {seed: result.trace for seed, result in elsewhere.items()} == {
-        seed: result.trace for seed, result in here.items()
-    }
+    assert {seed: result.trace for seed, result in elsewhere.items()} == {seed: here[seed].trace for seed in again}
 
 
 def test_processes_with_different_hash_seeds_agree() -> None:
