@@ -18,6 +18,10 @@ test: check
 check: lint
     pytest -n 2 --dist worksteal
 
+# tests whose every run does less of the same, with all of it (a few minutes)
+long *MORE:
+    FEDSCHED_TESTS_LONG=1 pytest -n 2 --dist worksteal tests/e2e tests/chaos tests/sim {{ MORE }}
+
 # lints, format, types, import contracts
 lint:
     ruff check .
@@ -70,6 +74,10 @@ kills KILLS="500" *MORE:
 # numbered log lines from a task to a reader, through small files, cuts, killed agents and servers (ten minutes)
 lines LINES="1000000" *MORE:
     python -m tests.kills.lines --lines {{ LINES }} {{ MORE }}
+
+# a task writes 50 MB/s, a reader takes 1 KiB/s of it for a minute; the agent's memory may not grow by 32 MiB
+slow-reader *MORE:
+    python -m tests.kills.slow_reader {{ MORE }}
 
 # measure: just bench raft, just bench store --json, ...
 bench *WORDS:
