@@ -134,6 +134,11 @@ class AllocCore:
         return client_status_of(self.states.values())
 
     @property
+    def is_begun(self) -> bool:
+        """What comes before its tasks is done, or failed."""
+        return self._is_begun
+
+    @property
     def may_restart(self) -> bool:
         """It has begun, and nothing ends it at the moment."""
         return self._is_begun and not (self.is_stopping or self._is_finishing or self._step is not KillStep.NONE)

@@ -7,7 +7,7 @@ properly takes `stop`, which returns at once while the tasks end in their order.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import trio
@@ -18,9 +18,9 @@ from fedsched.client.alloc_core import AllocCore, AllocEffect, Finish, RunAllocP
 from fedsched.client.alloc_dirs import AllocDirs
 from fedsched.client.context import AllocContext, ClientParts
 from fedsched.client.health_watch import HealthWatch
-from fedsched.client.hooks.hook import AllocHook, TaskHook
+from fedsched.client.hooks.hook import AllocHook, TaskHook, overrides
 from fedsched.client.journal_records import AllocLocal, AllocReport, StoredAlloc, TaskLocal
-from fedsched.client.state_writer import RETRY_S, StateWriter
+from fedsched.client.state_writer import RETRY_S, ChangeJournal, StateWriter
 from fedsched.client.task_phases import HOOK_PATIENCE_S, Phase
 from fedsched.client.task_runner import TaskRunner
 from fedsched.client.task_signals import Emitted
@@ -31,14 +31,10 @@ from fedsched.model.network import AllocNetworkStatus
 from fedsched.model.task_state import TaskState, TaskStatus
 
 
-class AllocJournal(Protocol):
+class AllocJournal(ChangeJournal, Protocol):
     """Where allocations are kept over a restart; `journal.Journal` is it."""
 
-    async def put_alloc(self, alloc: Allocation) -> None: ...
-
-    async def put_task(self, alloc_id: str, task: str, local: TaskLocal, state: TaskState) -> None: ...
-
-    async def put_alloc_state(self, alloc_id: str, local: AllocLocal) -> None: ...
+    async def put_alloc(self, alloc: Allocation, tasks: Mapping[str, tuple[TaskLocal, TaskState]] = ...) -> None: ...
 
     async def forget(self, alloc_id: str) -> None: ...
 
@@ -92,17 +88,21 @@ class AllocRunner:
             is_restored=self._is_restored,
         )
         self._writer: StateWriter[AllocLocal] = StateWriter(
-            lambda: self._local, self._put_local, self._show_local, self._write_failed
+            journal, alloc.id, "", self._local, self._show_local, self._write_failed
         )
         self._health = HealthWatch(self)
         self._nursery: trio.Nursery | None = None
-        self._moved = trio.Event()
+        self._time_moved: trio.Event | None = None
+        """Of the child that keeps time; None while there is nothing to wait for."""
+        self._background: dict[str, trio.CancelScope] = {}
+        """What goes on beside the tasks, by name: hooks, the watch over its health."""
+        self._background_over = trio.Event()
         self._over = trio.Event()
         self._finishing = trio.Event()
         self._prerun = trio.CancelScope()
         self._newest: Allocation | None = None
         """An update that nobody has taken up yet; only the newest counts."""
-        self._updated = trio.Event()
+        self._is_taking_updates = False
         self._are_tasks_up = False
         self._stop_asked = False
         """Before there was anybody to tell."""
@@ -156,14 +156,14 @@ class AllocRunner:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
-                nursery.start_soon(self._writer.run)
-                nursery.start_soon(self._keep_time)
-                nursery.start_soon(self._take_updates)
+                self._mind_updates()
                 if not self._is_restored:
                     await self._write_first()
-                await self._run_tasks()
+                await self._run_tasks(nursery)
             finally:
                 self._nursery = None  # from here on nothing is begun
+                for task in self.tasks.values():
+                    task.end()
             nursery.cancel_scope.cancel()
         self._over.set()
         self._on_change(self.alloc_id)
@@ -171,7 +171,7 @@ class AllocRunner:
     def update(self, alloc: Allocation) -> None:
         """Servers have changed it. Never waits: of several updates only the newest is taken up."""
         self._newest = alloc
-        self._updated.set()
+        self._mind_updates()
 
     def stop(self, reason: str = "") -> None:
         """It is to end. Never waits; asking again changes nothing."""
@@ -227,7 +227,8 @@ class AllocRunner:
         """Remove what is left of it on this host. It has to be over."""
         await self._over.wait()
         for hook in reversed(self._hooks):
-            await self._quietly(hook, hook.destroy)
+            if overrides(type(hook), "destroy"):
+                await self._quietly(hook, hook.destroy)
         await self._dirs.destroy()
         await self._journal.forget(self.alloc_id)
 
@@ -237,40 +238,42 @@ class AllocRunner:
         """Nothing is done for an allocation that the next agent would not know of."""
         while True:
             try:
-                async with trio.open_nursery() as together:
-                    together.start_soon(self._journal.put_alloc, self.context.alloc)
-                    for task in self.tasks.values():
-                        together.start_soon(task.write_first)
+                await self._journal.put_alloc(
+                    self.context.alloc, {name: task.record for name, task in self.tasks.items()}
+                )
                 return
-            except* FedschedError as group:
-                self._write_failed(_first(group))
+            except FedschedError as error:
+                self._write_failed(error)
             await trio.sleep(RETRY_S)
 
-    async def _run_tasks(self) -> None:
+    async def _run_tasks(self, nursery: trio.Nursery) -> None:
         is_dead = self._is_restored and self._core.is_dead
-        async with trio.open_nursery() as tasks:
-            for task in self.tasks.values():
-                await tasks.start(task.run)
-            self._are_tasks_up = True
-            if self._stop_asked:
-                self.stop()
-            async with trio.open_nursery() as background:
-                if not is_dead:
-                    await self._prepare(background)
-                self._begin()
-                background.start_soon(self._health.run)
-                await self._finishing.wait()
-                background.cancel_scope.cancel()
+        for task in self.tasks.values():
+            task.begin(nursery)
+        self._are_tasks_up = True
+        self._mind_time()
+        if self._stop_asked:
+            self.stop()
+        if not is_dead:
+            await self._prepare()
+        self._begin()
+        self._health.begin()
+        await self._finishing.wait()
+        await self._end_background()
+        for task in self.tasks.values():
+            await task.wait_over()
         self.context.terminal.set()
-        for hook in reversed(self._hooks):
+        for hook in reversed(self._wanting("postrun")):
             await self._quietly(hook, hook.postrun, limit_s=HOOK_PATIENCE_S)
         self._change_local(is_over=True)
         await self._writer.wait_settled()
 
-    async def _prepare(self, background: trio.Nursery) -> None:
+    async def _prepare(self) -> None:
         has_live = any(task.core.local.handle is not None for task in self.tasks.values())
         with self._prerun:
             for hook in self._hooks:
+                if hook.is_idle:
+                    continue
                 try:
                     await hook.prerun()
                 except Exception as error:
@@ -281,8 +284,39 @@ class AllocRunner:
                         return
                     # Tasks that an earlier agent prepared and started are not ended for the new one's trouble.
                     self._log.warn("alloc_hook_failed", hook=hook.name, reason=str(error))
-                if type(hook).run is not AllocHook.run:
-                    background.start_soon(self._quietly, hook, hook.run)
+                self._go_on(hook)
+
+    def _wanting(self, method: str) -> list[AllocHook]:
+        """Hooks that have something to do there, in order."""
+        return [hook for hook in self._hooks if overrides(type(hook), method) and not hook.is_idle]
+
+    # -- beside the tasks
+
+    def _go_on(self, hook: AllocHook) -> None:
+        """Begin what the hook does in the background, once; most do nothing there."""
+        if overrides(type(hook), "run") and not hook.is_idle:
+            self.begin_background(hook.name, lambda: self._quietly(hook, hook.run))
+
+    def begin_background(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Do something beside the tasks, until all of them are over. No effect if it is being done already."""
+        if self._nursery is not None and name not in self._background and not self._finishing.is_set():
+            self._background[name] = trio.CancelScope()
+            self._nursery.start_soon(self._beside, name, run)
+
+    async def _beside(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        try:
+            with self._background[name]:
+                await run()
+        finally:
+            del self._background[name]
+            self._background_over.set()
+
+    async def _end_background(self) -> None:
+        for scope in self._background.values():
+            scope.cancel()
+        while self._background:
+            self._background_over = trio.Event()
+            await self._background_over.wait()
 
     def _begin(self) -> None:
         if not self._local.first_start_ns:
@@ -295,13 +329,16 @@ class AllocRunner:
         if self._local.is_stopping or self.context.alloc.is_server_terminal:
             self._do(self._core.stop(self._local.stop_reason, skips_poststop=self._local.skips_poststop))
 
+    def _mind_updates(self) -> None:
+        if self._newest is not None and self._nursery is not None and not self._is_taking_updates:
+            self._is_taking_updates = True
+            self._nursery.start_soon(self._take_updates)
+
     async def _take_updates(self) -> None:
-        while True:
-            await self._updated.wait()
-            self._updated = trio.Event()
+        while self._newest is not None:
             alloc, self._newest = self._newest, None
-            if alloc is not None:
-                await self._take_update(alloc)
+            await self._take_update(alloc)
+        self._is_taking_updates = False
 
     async def _take_update(self, alloc: Allocation) -> None:
         try:
@@ -309,7 +346,6 @@ class AllocRunner:
         except FedschedError as error:
             self._write_failed(error)
             self._newest = self._newest or alloc
-            self._updated.set()
             await trio.sleep(RETRY_S)
             return
         self._note_reconnection(alloc)
@@ -331,8 +367,10 @@ class AllocRunner:
         if alloc.is_server_terminal:
             self.stop()
             return
-        for hook in self._hooks:
+        for hook in self._wanting("update"):
             await self._quietly(hook, hook.update)
+            if self._core.is_begun:
+                self._go_on(hook)
         for task in self.tasks.values():
             await task.update()
 
@@ -368,17 +406,24 @@ class AllocRunner:
                     self._nursery.start_soon(self._prekill)
                 case Finish():
                     self._finishing.set()
-        moved, self._moved = self._moved, trio.Event()
-        moved.set()
+        self._mind_time()
 
     async def _prekill(self) -> None:
-        for hook in self._hooks:
+        for hook in self._wanting("prekill"):
             await self._quietly(hook, hook.prekill, limit_s=HOOK_PATIENCE_S)
         self._do(self._core.prekill_done(trio.current_time()))
 
+    def _mind_time(self) -> None:
+        """Have a child keep time as soon as the core waits for any; most allocations never do."""
+        if self._time_moved is not None:
+            self._time_moved.set()
+        elif self._nursery is not None and self._core.wake_at(self._last_contact()) < math.inf:
+            self._time_moved = trio.Event()
+            self._nursery.start_soon(self._keep_time)
+
     async def _keep_time(self) -> None:
         while True:
-            moved = self._moved
+            moved = self._time_moved = trio.Event()
             with trio.move_on_at(self._core.wake_at(self._last_contact())):
                 await moved.wait()
             if trio.current_time() >= self._core.wake_at(self._last_contact()):
@@ -405,10 +450,7 @@ class AllocRunner:
 
     def _change_local(self, **fields: object) -> None:
         self._local = structs.replace(self._local, **fields)
-        self._writer.changed()
-
-    async def _put_local(self, local: AllocLocal) -> None:
-        await self._journal.put_alloc_state(self.alloc_id, local)
+        self._writer.changed(self._local)
 
     def _show_local(self, local: AllocLocal) -> None:
         self._shown = local
@@ -435,8 +477,3 @@ class AllocRunner:
 def _task_names(alloc: Allocation) -> set[str]:
     group = alloc.job.group(alloc.task_group) if alloc.job else None
     return {task.name for task in group.tasks} if group else set()
-
-
-def _first(group: BaseExceptionGroup[FedschedError]) -> FedschedError:
-    found = group.exceptions[0]
-    return _first(found) if isinstance(found, BaseExceptionGroup) else found

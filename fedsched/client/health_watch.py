@@ -27,21 +27,30 @@ class HealthWatch:
 
     def __init__(self, runner: AllocRunner) -> None:
         self._runner = runner
+        self._is_begun = False
+        self._is_running = False
         self._moved = trio.Event()
+
+    def begin(self) -> None:
+        """The allocation has begun: a verdict may be wanted from now on. Mostly none is."""
+        self._is_begun = True
+        self.wake()
 
     def wake(self) -> None:
         """A task's state, or what is wanted of the allocation, has changed."""
-        moved, self._moved = self._moved, trio.Event()
-        moved.set()
+        if self._is_running:
+            moved, self._moved = self._moved, trio.Event()
+            moved.set()
+        elif self._is_begun and not self._runner.is_stopping and self._wanted():
+            self._is_running = True
+            self._runner.begin_background("health", self._run)
 
-    async def run(self) -> None:
-        while not self._runner.is_stopping:
-            moved = self._moved
-            wanted = self._wanted()
-            if wanted:
+    async def _run(self) -> None:
+        try:
+            while not self._runner.is_stopping and (wanted := self._wanted()):
                 await self._watch(wanted)
-            else:
-                await moved.wait()
+        finally:
+            self._is_running = False
 
     def _wanted(self) -> str:
         """What a verdict is wanted for, unless there is one."""

@@ -1,16 +1,23 @@
 """What a client must not forget, kept on its own disk.
 
 One thread writes. Writes that are awaited at the same time share a transaction and its sync; a write has returned when
-a power cut can no longer undo it. An entry that cannot be decoded is logged and kept aside; it never stops the others.
+a power cut can no longer undo it. Rows that change often (a task, an allocation's state) are handed over as changes and
+encoded when their turn comes, as they are then. An entry that cannot be decoded is logged and kept aside; it never
+stops the others.
 
 The job of an allocation is stored once for all allocations that run the same version of it.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -20,9 +27,10 @@ from msgspec import structs
 
 from fedsched.client.journal_records import AllocLocal, AllocReport, StoredAlloc, TaskLocal
 from fedsched.client.journal_store import JournalFailed, JournalStore, Put, Row, StateLock
+from fedsched.client.state_writer import RowChange
 from fedsched.codec import CodecError, Limits, from_bytes, to_bytes_sparse
 from fedsched.model.alloc import Allocation
-from fedsched.model.declare import Record
+from fedsched.model.declare import EMPTY, Record
 from fedsched.model.errors import FedschedError
 from fedsched.model.ids import is_uuid
 from fedsched.model.job import Job
@@ -34,6 +42,8 @@ JOBS_REMEMBERED: Final = 64
 """Jobs whose encoded form is known by the object, so that many allocations of one job cost one encoding."""
 WAITING_MAX: Final = 4_096
 """Writes that wait for the thread; whoever comes after that waits for room."""
+GROUP_MAX: Final = 64
+"""Writes in one transaction: whoever waited for them is told in one go, which must not keep the event loop."""
 ALLOC, JOB, LOCAL, TASK, ACKED, REFUSED, NODE = "alloc", "job", "local", "task", "acked", "refused", "node"
 
 T = TypeVar("T", bound=Record)
@@ -79,7 +89,7 @@ class Journal:
         self._job_uses: Counter[str] = Counter()
         self._jobs_written: set[str] = set()
         self._job_keys: dict[int, tuple[Job, str]] = {}
-        self._writer = _Writer(self._store)
+        self._writer = _Writer(self._store, _puts_of)
 
     # ---- life -----------------------------------------------------------------------------------------------
 
@@ -110,9 +120,10 @@ class Journal:
 
     # ---- writing --------------------------------------------------------------------------------------------
 
-    async def put_alloc(self, alloc: Allocation) -> None:
-        """An allocation as servers want it; with its job, if that is not here already."""
-        puts = []
+    async def put_alloc(self, alloc: Allocation, tasks: Mapping[str, tuple[TaskLocal, TaskState]] = EMPTY) -> None:
+        """An allocation as servers want it; with its job, if that is not here already, and its tasks if it is new."""
+        self._tasks_of.setdefault(alloc.id, set()).update(tasks)
+        puts = [_task_row(alloc.id, name, *record) for name, record in tasks.items()]
         job_key = ""
         if alloc.job is not None:
             job_key = self._key_of(alloc.job)
@@ -129,13 +140,15 @@ class Journal:
         if job_key and self._job_uses[job_key] > 0:
             self._jobs_written.add(job_key)
 
-    async def put_task(self, alloc_id: str, task: str, local: TaskLocal, state: TaskState) -> None:
-        self._tasks_of.setdefault(alloc_id, set()).add(task)
-        await self._write([Put(TASK, f"{alloc_id}/{task}", to_bytes_sparse(JournalTask(local=local, state=state)))])
+    def submit(self, change: RowChange, delay_s: float = 0.0) -> None:
+        """A task, or an allocation's own state, has changed; see `state_writer`. Never waits."""
+        if change.task:
+            self._tasks_of.setdefault(change.alloc_id, set()).add(change.task)
+        self._writer.submit(change, delay_s)
 
-    async def put_alloc_state(self, alloc_id: str, local: AllocLocal) -> None:
-        """Its own state; what was acknowledged is kept apart (`put_acked`)."""
-        await self._write([Put(LOCAL, alloc_id, to_bytes_sparse(structs.replace(local, acked=None)))])
+    def hurry(self, change: RowChange) -> None:
+        """Somebody waits for this one now."""
+        self._writer.hurry(change)
 
     async def put_acked(self, reports: Mapping[str, AllocReport]) -> None:
         """What servers have acknowledged, by allocation."""
@@ -229,6 +242,18 @@ class Journal:
             self._store.write(Put(JOB, key, None) for key in unused)
 
 
+def _puts_of(change: RowChange, record: Any) -> list[Put]:
+    """The row of a change. In the journal's thread: encoding it needs nobody else."""
+    if change.task:
+        return [_task_row(change.alloc_id, change.task, *record)]
+    # What was acknowledged is kept apart (`put_acked`).
+    return [Put(LOCAL, change.alloc_id, to_bytes_sparse(structs.replace(record, acked=None)))]
+
+
+def _task_row(alloc_id: str, task: str, local: TaskLocal, state: TaskState) -> Put:
+    return Put(TASK, f"{alloc_id}/{task}", to_bytes_sparse(JournalTask(local=local, state=state)))
+
+
 class _Reader:
     """Decodes rows, and gathers those that it cannot."""
 
@@ -250,13 +275,22 @@ class _Reader:
 class _Writer:
     """The thread, and those who wait for it."""
 
-    def __init__(self, store: JournalStore) -> None:
+    def __init__(self, store: JournalStore, puts_of: Callable[[RowChange, Any], list[Put]]) -> None:
         self._store = store
+        self._puts_of = puts_of
         self._changed = threading.Condition()
-        self._waiting: list[tuple[list[Put], Callable[[FedschedError | None], None]]] = []
+        self._waiting: deque[_Puts | RowChange] = deque()
+        self._later: list[tuple[float, int, RowChange]] = []
+        """A heap of changes that may wait, by the time they may not any more."""
+        self._is_later: dict[RowChange, int] = {}
+        """The entry of `_later` that counts for each of them; hurried ones leave theirs behind."""
+        self._numbers = itertools.count()
+        self._wakes_at = math.inf
+        """When the thread looks again by itself."""
         self._room = trio.lowlevel.ParkingLot()
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="client-journal", daemon=True)
+        self._token: trio.lowlevel.TrioToken
         self.groups = 0
 
     def start(self) -> None:
@@ -273,50 +307,118 @@ class _Writer:
         """Returns when it is on the disk, with everything handed over before. Not undone by being cancelled."""
         while len(self._waiting) >= WAITING_MAX:
             await self._room.park()
-        done = trio.Event()
-        outcome: list[FedschedError | None] = []
-        token = trio.lowlevel.current_trio_token()
+        one = _Puts(puts, trio.Event())
+        if not self._hand_over(one):
+            raise _closed()
+        await one.done.wait()
+        if one.error is not None:
+            raise one.error
 
-        def on_loop() -> None:
-            done.set()
-            self._room.unpark()
+    def submit(self, change: RowChange, delay_s: float) -> None:
+        """Of one row there is never more than one here, so that their number is bounded by that of the tasks."""
+        if delay_s <= 0:
+            if not self._hand_over(change):
+                refused: list[_Puts | _Taken] = [_Taken(change, *change.take(), _closed())]
+                trio.lowlevel.current_trio_token().run_sync_soon(self._release, refused)
+            return
+        due = time.monotonic() + delay_s
+        with self._changed:
+            self._token = trio.lowlevel.current_trio_token()
+            number = self._is_later[change] = next(self._numbers)
+            heapq.heappush(self._later, (due, number, change))
+            if due < self._wakes_at:
+                self._changed.notify()
 
-        def told(error: FedschedError | None) -> None:
-            outcome.append(error)
-            token.run_sync_soon(on_loop)
+    def hurry(self, change: RowChange) -> None:
+        with self._changed:
+            if self._is_later.pop(change, None) is not None:
+                self._waiting.append(change)
+                self._changed.notify()
 
+    def _hand_over(self, one: _Puts | RowChange) -> bool:
         with self._changed:
             if self._is_closing:
-                raise JournalFailed("the journal is closed", hint="the agent is stopping")
-            self._waiting.append((puts, told))
+                return False
+            self._token = trio.lowlevel.current_trio_token()
+            self._waiting.append(one)
             self._changed.notify()
-        await done.wait()
-        if outcome[0] is not None:
-            raise outcome[0]
+        return True
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._waiting and not self._is_closing:
-                    self._changed.wait()
-                group, self._waiting = self._waiting, []
-            if not group:
-                return
-            error = self._write_group(group)
-            for _, told in group:
-                _tell(told, error)
+        while group := self._next_group():
+            self._write_group(group)
+            try:
+                self._token.run_sync_soon(self._release, group)
+            except trio.RunFinishedError:
+                continue  # the event loop has ended, and nobody waits any more
 
-    def _write_group(self, group: list[tuple[list[Put], Any]]) -> FedschedError | None:
+    def _next_group(self) -> list[_Puts | _Taken]:
+        """Waits for something to write; nothing when the journal is closed and all is written."""
+        with self._changed:
+            while True:
+                self._ripen(math.inf if self._is_closing else time.monotonic())
+                if self._waiting or self._is_closing:
+                    break
+                self._wakes_at = self._later[0][0] if self._later else math.inf
+                self._changed.wait(None if self._wakes_at == math.inf else self._wakes_at - time.monotonic())
+            self._wakes_at = -math.inf
+            taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_MAX))]
+        return [_Taken(one, *one.take()) if isinstance(one, RowChange) else one for one in taken]
+
+    def _ripen(self, now: float) -> None:
+        """Those that have waited long enough wait no longer."""
+        while self._later and self._later[0][0] <= now:
+            _, number, change = heapq.heappop(self._later)
+            if self._is_later.get(change) == number:
+                del self._is_later[change]
+                self._waiting.append(change)
+
+    def _write_group(self, group: list[_Puts | _Taken]) -> None:
+        puts: list[Put] = []
+        for one in group:
+            if isinstance(one, _Puts):
+                puts += one.puts
+                continue
+            try:
+                puts += self._puts_of(one.change, one.record)
+            except Exception as error:  # a record that cannot be encoded is no reason to write none of the others
+                one.error = JournalFailed(f"{one.change.alloc_id}/{one.change.task} cannot be stored: {error}")
         try:
-            self._store.write(put for puts, _ in group for put in puts)
+            self._store.write(puts)
         except FedschedError as error:
-            return error
+            for one in group:
+                one.error = error
+            return
         self.groups += 1
-        return None
+
+    def _release(self, group: list[_Puts | _Taken]) -> None:
+        """On the event loop: tell all who waited for this group."""
+        for one in group:
+            if isinstance(one, _Puts):
+                one.done.set()
+            else:
+                one.change.done(one.number, one.record, one.error)
+        self._room.unpark_all()
 
 
-def _tell(told: Callable[[FedschedError | None], None], error: FedschedError | None) -> None:
-    try:
-        told(error)
-    except trio.RunFinishedError:
-        return  # the event loop has ended, and nobody waits any more
+@dataclass(slots=True)
+class _Puts:
+    """Rows that somebody waits for."""
+
+    puts: list[Put]
+    done: trio.Event
+    error: FedschedError | None = None
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A changed row as it is being written."""
+
+    change: RowChange
+    number: int
+    record: Any
+    error: FedschedError | None = None
+
+
+def _closed() -> JournalFailed:
+    return JournalFailed("the journal is closed", hint="the agent is stopping")

@@ -142,7 +142,7 @@ class TaskCore:
             effects += self._die_killed(now)
         elif local.restart_at_ns:
             self._sleep_until_restart((local.restart_at_ns - now.wall_ns) / NS_PER_S, now)
-        else:
+        elif self.state.state is not TaskStatus.PENDING:
             self._state(state=TaskStatus.PENDING)
         return effects
 

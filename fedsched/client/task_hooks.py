@@ -8,7 +8,7 @@ from pathlib import Path
 import trio
 
 from fedsched.client.context import TaskContext
-from fedsched.client.hooks.hook import HookResult, TaskHook
+from fedsched.client.hooks.hook import HookResult, TaskHook, overrides
 from fedsched.client.journal_records import StoredMount, StoredResult, TaskLocal
 from fedsched.client.task_signals import PrestartDone
 from fedsched.drivers.driver import Mount
@@ -27,6 +27,10 @@ class TaskHooks:
         self._in_background: dict[str, trio.CancelScope] = {}
         self._is_ended = False
 
+    def wanting(self, method: str) -> list[TaskHook]:
+        """Those that have something to do there, in order."""
+        return [hook for hook in self.all if overrides(type(hook), method) and not hook.is_idle]
+
     async def prestart(self, local: TaskLocal, nursery: trio.Nursery) -> PrestartDone:
         """Run them in order; raises what a hook raises. Background work goes on in `nursery`."""
         self._task.hook_env, self._task.template_env, self.mounts = {}, {}, []
@@ -34,16 +38,19 @@ class TaskHooks:
         done: list[str] = []
         results: dict[str, StoredResult] = {}
         for hook in self.all:
+            if hook.is_idle:
+                continue
             if hook.name in local.hooks_done:
                 self._add(_read(local.results.get(hook.name, StoredResult())))
             else:
                 result = await hook.prestart(local.hooks.get(hook.name, {}))
                 self._add(result)
-                states[hook.name] = dict(result.state)
+                if result.state or hook.name in local.hooks:
+                    states[hook.name] = dict(result.state)
                 if result.is_done:
                     done.append(hook.name)
                     results[hook.name] = _stored(result)
-            self._go_on(hook, nursery)
+            self.go_on(hook, nursery)
         return PrestartDone(states, tuple(done), results)
 
     def end_background(self) -> None:
@@ -53,13 +60,15 @@ class TaskHooks:
             scope.cancel()
 
     def _add(self, result: HookResult) -> None:
-        self._task.hook_env = {**self._task.hook_env, **result.env}
-        self._task.template_env = {**self._task.template_env, **result.template_env}
+        if result.env:
+            self._task.hook_env = {**self._task.hook_env, **result.env}
+        if result.template_env:
+            self._task.template_env = {**self._task.template_env, **result.template_env}
         self.mounts += result.mounts
 
-    def _go_on(self, hook: TaskHook, nursery: trio.Nursery) -> None:
+    def go_on(self, hook: TaskHook, nursery: trio.Nursery) -> None:
         """Begin what the hook does in the background, once; most do nothing there."""
-        if hook.name in self._in_background or type(hook).run is TaskHook.run or self._is_ended:
+        if hook.name in self._in_background or not overrides(type(hook), "run") or self._is_ended:
             return
         self._in_background[hook.name] = trio.CancelScope()
         nursery.start_soon(self._run, hook)

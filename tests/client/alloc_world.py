@@ -7,7 +7,7 @@ next one finds what the journal and the host hold.
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from fedsched.client.context import ClientParts, Servers
 from fedsched.client.hooks.hook import AllocHook, TaskHook
 from fedsched.client.journal_records import AllocLocal, AllocReport, StoredAlloc, TaskLocal
 from fedsched.client.settings import ClientSettings
+from fedsched.client.state_writer import RowChange
 from fedsched.codec import from_bytes, to_bytes
 from fedsched.drivers.driver import Driver, DriverError, Started, TaskConfig, TaskHandle
 from fedsched.drivers.mock import MockDriver
@@ -29,6 +30,7 @@ from fedsched.drivers.mock_life import MockTask
 from fedsched.drivers.mock_places import MemoryPlace
 from fedsched.env.fixed import FixedEnv
 from fedsched.model.alloc import Allocation
+from fedsched.model.declare import EMPTY
 from fedsched.model.errors import FedschedError
 from fedsched.model.group import TaskGroup
 from fedsched.model.job import Job
@@ -69,19 +71,42 @@ class MemoryJournal:
         self.faults = faults or Faults()
         self.is_full: Callable[[str], bool] = lambda name: False
         self.history: list[tuple[str, TaskLocal, TaskState]] = []
+        self._hurried: dict[RowChange, trio.Event] = {}
+        self.nursery: trio.Nursery
+        """The agent's."""
 
-    async def put_alloc(self, alloc: Allocation) -> None:
+    async def put_alloc(self, alloc: Allocation, tasks: Mapping[str, tuple[TaskLocal, TaskState]] = EMPTY) -> None:
         async with self._writing("alloc"):
             self.allocs[alloc.id] = to_bytes(alloc)
+            for task, record in tasks.items():
+                self._put_task(alloc.id, task, *record)
 
-    async def put_task(self, alloc_id: str, task: str, local: TaskLocal, state: TaskState) -> None:
-        async with self._writing(task):
-            self.tasks.setdefault(alloc_id, {})[task] = (to_bytes(local), to_bytes(state))
-            self.history.append((task, local, state))
+    def submit(self, change: RowChange, delay_s: float = 0.0) -> None:
+        self._hurried[change] = trio.Event()
+        self.nursery.start_soon(self._write_change, change, delay_s)
 
-    async def put_alloc_state(self, alloc_id: str, local: AllocLocal) -> None:
-        async with self._writing("local"):
-            self.locals[alloc_id] = to_bytes(local)
+    def hurry(self, change: RowChange) -> None:
+        self._hurried[change].set()
+
+    async def _write_change(self, change: RowChange, delay_s: float) -> None:
+        with trio.move_on_after(delay_s):
+            await self._hurried[change].wait()
+        number, record = change.take()
+        try:
+            async with self._writing(change.task or "local"):
+                number, record = change.take()
+                if change.task:
+                    self._put_task(change.alloc_id, change.task, *record)
+                else:
+                    self.locals[change.alloc_id] = to_bytes(record)
+        except DiskFull as error:
+            change.done(number, record, error)
+        else:
+            change.done(number, record, None)
+
+    def _put_task(self, alloc_id: str, task: str, local: TaskLocal, state: TaskState) -> None:
+        self.tasks.setdefault(alloc_id, {})[task] = (to_bytes(local), to_bytes(state))
+        self.history.append((task, local, state))
 
     async def forget(self, alloc_id: str) -> None:
         async with self._writing("forget"):
@@ -305,7 +330,7 @@ class World:
         async with trio.open_nursery() as nursery:
             await nursery.start(driver.run)
             agent = Agent(self, driver, has_contact=has_contact)
-            agent.nursery = nursery
+            agent.nursery = self.journal.nursery = nursery
             yield agent
             nursery.cancel_scope.cancel()
 

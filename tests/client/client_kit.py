@@ -58,8 +58,7 @@ class PretendedRunner:
         alloc = self.context.alloc
         if alloc.job is not None and alloc.job.id.startswith("broken"):
             raise RuntimeError("a bug")
-        await self._journal.put_alloc(alloc)
-        await self._journal.put_task(alloc.id, "main", TaskLocal(), TaskState(state=TaskStatus.RUNNING))
+        await self._journal.put_alloc(alloc, {"main": (TaskLocal(), TaskState(state=TaskStatus.RUNNING))})
         self._set(ClientStatus.RUNNING)
         while self._exit is None and not self.is_stopping:
             await self._wake.wait()

@@ -314,7 +314,7 @@ def test_what_outgrows_its_disk_is_killed_and_told_why(tmp_path: Path, no_pause:
 
 
 def test_nothing_is_measured_where_nobody_asked_for_it(tmp_path: Path) -> None:
-    trio.run(DiskHook(a_task_context(tmp_path).alloc).run)
+    assert DiskHook(a_task_context(tmp_path).alloc).is_idle
 
 
 def test_a_disk_that_cannot_be_measured_is_looked_at_again(tmp_path: Path, no_pause: None) -> None:

@@ -125,17 +125,19 @@ def an_allocation(
 
 
 async def run_to_the_end(client: ClientParts, alloc: Any) -> AllocRunner:
+    journal = MemoryJournal()
     runner = AllocRunner(
         client,
         alloc,
-        MemoryJournal(),
+        journal,
         stored=None,
         on_change=lambda _: None,
         task_hooks=TASK_HOOKS,
         alloc_hooks=ALLOC_HOOKS,
     )
     with trio.fail_after(60):
-        await runner.run()
+        async with trio.open_nursery() as journal.nursery:
+            await runner.run()
     return runner
 
 

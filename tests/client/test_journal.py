@@ -16,6 +16,7 @@ from fedsched.client.identity import id_of_host, open_identity
 from fedsched.client.journal import Journal, Refused
 from fedsched.client.journal_records import AllocLocal, AllocReport, TaskLocal
 from fedsched.client.journal_store import FILE, VERSION, JournalFailed, JournalStore, Put, StateInUse, StateTooNew
+from fedsched.client.state_writer import StateWriter
 from fedsched.drivers.driver import TaskHandle
 from fedsched.env.ids import uuid_text
 from fedsched.model.alloc import Allocation, ClientStatus
@@ -52,9 +53,15 @@ def with_journal(directory: Path, do: Callable[[Journal], Awaitable[None]]) -> N
 async def fill(journal: Journal, count: int = 2) -> None:
     handle = TaskHandle(driver="raw_exec", task_id="t", state=b"\x00\xff")
     for number in range(1, count + 1):
-        await journal.put_alloc(an_alloc(number))
-        await journal.put_task(an_id(number), "main", TaskLocal(handle=handle), TaskState(state=TaskStatus.RUNNING))
-        await journal.put_alloc_state(an_id(number), AllocLocal(is_stopping=True))
+        task = (TaskLocal(handle=handle), TaskState(state=TaskStatus.RUNNING))
+        await journal.put_alloc(an_alloc(number), {"main": task})
+        await put_alloc_state(journal, an_id(number), AllocLocal(is_stopping=True))
+
+
+async def put_alloc_state(journal: Journal, alloc_id: str, local: AllocLocal) -> None:
+    writer = StateWriter(journal, alloc_id, "", AllocLocal(), lambda _: None, lambda _: None)
+    writer.changed(local)
+    await writer.settled()
 
 
 def test_what_was_written_is_found_by_the_next_agent(tmp_path: Path) -> None:
@@ -82,7 +89,7 @@ def test_the_runner_cannot_overwrite_what_servers_acknowledged(tmp_path: Path) -
     async def write(journal: Journal) -> None:
         await fill(journal, 1)
         await journal.put_acked({an_id(1): AllocReport(client_description="acknowledged")})
-        await journal.put_alloc_state(an_id(1), AllocLocal())
+        await put_alloc_state(journal, an_id(1), AllocLocal())
 
     with_journal(tmp_path, write)
     journal = opened(tmp_path)
@@ -97,9 +104,8 @@ def test_forgetting_leaves_nothing_of_an_allocation_and_its_job_goes_with_the_la
     job = Job(id="web", name="web")
 
     async def write(journal: Journal) -> None:
-        await journal.put_alloc(an_alloc(1, job=job))
+        await journal.put_alloc(an_alloc(1, job=job), {"main": (TaskLocal(), TaskState())})
         await journal.put_alloc(an_alloc(2, job=job))
-        await journal.put_task(an_id(1), "main", TaskLocal(), TaskState())
         await journal.put_acked({an_id(1): AllocReport()})
         await journal.forget(an_id(1))
 

@@ -101,8 +101,7 @@ def in_house(directory: Path, story: Callable[[House], Awaitable[None]], *, star
 def test_what_never_started_is_forgotten_and_what_ran_is_taken_up(tmp_path: Path) -> None:
     async def before(house: House) -> None:
         await house.journal.put_alloc(an_alloc(1))
-        await house.journal.put_alloc(an_alloc(2))
-        await house.journal.put_task(an_id(2), "main", TaskLocal(), TaskState())
+        await house.journal.put_alloc(an_alloc(2), {"main": (TaskLocal(), TaskState())})
         await house.journal.put_refused(an_id(3), Refused(alloc_modify_index=5, reason="no"))
         await house.journal.put_refused(an_id(4), Refused(alloc_modify_index=5, reason="no", is_acked=True))
 

@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ import trio
 
 from fedsched.client import access, logs, task_config
 from fedsched.client.file_wakes import FileWakes
-from fedsched.client.journal import Journal
+from fedsched.client.journal import ALLOC, LOCAL, TASK, Journal
+from fedsched.client.journal_store import JournalStore, Put
 from fedsched.drivers.driver import LogLimits
 from fedsched.drivers.raw_exec import RawExecDriver
 from fedsched.rpc.methods.alloc_access import FileFrame
@@ -34,9 +35,9 @@ AT = "FEDSCHED_KILL_AT"
 LOG_FILE_BYTES = "FEDSCHED_LOG_FILE_BYTES"
 READ_AHEAD_WHEN = "FEDSCHED_READ_AHEAD_WHEN"
 STEPS: dict[str, tuple[type, str]] = {
-    "put_alloc": (Journal, "put_alloc"),
-    "put_task": (Journal, "put_task"),
-    "put_alloc_state": (Journal, "put_alloc_state"),
+    "put_alloc": (JournalStore, ALLOC),
+    "put_task": (JournalStore, TASK),
+    "put_alloc_state": (JournalStore, LOCAL),
     "forget": (Journal, "forget"),
     "start_task": (RawExecDriver, "start_task"),
     "recover_task": (RawExecDriver, "recover_task"),
@@ -51,13 +52,17 @@ def plant(what: str) -> None:
     name, side, number = what.split(":")
     owner, method = STEPS[name]
     left = int(number)
-    real: Callable[..., Any] = getattr(owner, method)
 
-    def count() -> None:
+    def count(times: int = 1) -> None:
         nonlocal left
-        left -= 1
-        if left == 0:
+        left -= times
+        if times and left <= 0:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    if owner is JournalStore:
+        plant_in_store(method, side, count)
+        return
+    real: Callable[..., Any] = getattr(owner, method)
 
     async def wrapped(*args: Any, **fields: Any) -> Any:
         if side == "before":
@@ -68,6 +73,22 @@ def plant(what: str) -> None:
         return result
 
     setattr(owner, method, wrapped)
+
+
+def plant_in_store(kind: str, side: str, count: Callable[[int], None]) -> None:
+    """Around the transaction that the rows of this kind are in: what is written together lives or dies together."""
+    real = JournalStore.write
+
+    def wrapped(self: JournalStore, puts: Iterable[Put]) -> None:
+        rows = list(puts)
+        times = sum(row.kind == kind and row.body is not None for row in rows)
+        if side == "before":
+            count(times)
+        real(self, rows)
+        if side == "after":
+            count(times)
+
+    JournalStore.write = wrapped  # type: ignore[method-assign]
 
 
 def shrink_logs(size: int) -> None:

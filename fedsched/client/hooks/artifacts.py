@@ -34,6 +34,10 @@ class ArtifactsHook(TaskHook):
     name = "artifacts"
     _done: set[str]
 
+    @property
+    def is_idle(self) -> bool:
+        return not self.task.task.artifacts
+
     async def prestart(self, state: Mapping[str, str]) -> HookResult:
         artifacts = self.task.task.artifacts
         if not artifacts or self.task.task_id:

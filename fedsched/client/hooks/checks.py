@@ -91,6 +91,12 @@ class ChecksHook(AllocHook):
         self._cores: dict[str, tuple[CheckCore, PlannedCheck]] = {}
         self._changed = trio.Event()
 
+    @property
+    def is_idle(self) -> bool:
+        if self._cores or self.alloc.parts.checks.of(self.alloc.alloc.id):
+            return False
+        return next(planned_checks(self.alloc), None) is None
+
     async def prerun(self) -> None:
         self._plan()
 

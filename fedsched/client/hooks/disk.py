@@ -22,9 +22,11 @@ class DiskHook(AllocHook):
 
     name = "disk"
 
+    @property
+    def is_idle(self) -> bool:
+        return not self.alloc.parts.settings.enforce_disk
+
     async def run(self) -> None:
-        if not self.alloc.parts.settings.enforce_disk:
-            return
         while True:
             await trio.sleep(PAUSE_S)
             try:

@@ -52,6 +52,11 @@ class TaskHook:
     def __init__(self, task: TaskContext) -> None:
         self.task = task
 
+    @property
+    def is_idle(self) -> bool:
+        """The job gives it nothing to do and never did: it is not called. An in-place update may change that."""
+        return False
+
     async def prestart(self, state: Mapping[str, str]) -> HookResult:
         """Before every start. `state` is what it returned the last time. May raise `HookFailed`."""
         return NO_RESULT
@@ -83,6 +88,11 @@ class AllocHook:
     def __init__(self, alloc: AllocContext) -> None:
         self.alloc = alloc
 
+    @property
+    def is_idle(self) -> bool:
+        """The job gives it nothing to do and never did: it is not called, but for `destroy`. See `TaskHook.is_idle`."""
+        return False
+
     async def prerun(self) -> None:
         """Before any task. May raise `HookFailed`: no task starts then."""
 
@@ -100,3 +110,9 @@ class AllocHook:
 
     async def destroy(self) -> None:
         """The allocation is being removed from this host. In reverse order."""
+
+
+def overrides(kind: type[TaskHook | AllocHook], method: str) -> bool:
+    """Whether this kind of hook does anything there: most do not, and a call that does nothing still costs a scope."""
+    base = TaskHook if issubclass(kind, TaskHook) else AllocHook
+    return getattr(kind, method) is not getattr(base, method)

@@ -28,6 +28,10 @@ QUESTION_S: Final = 300.0
 class _OnceHook(AllocHook):
     """Does its work once in the life of the allocation."""
 
+    @property
+    def is_idle(self) -> bool:
+        return not self.is_wanted
+
     async def prerun(self) -> None:
         if not self.is_wanted or (self.alloc.root / self._mark).exists():
             return

@@ -22,6 +22,10 @@ class PayloadHook(TaskHook):
 
     name = "dispatch_payload"
 
+    @property
+    def is_idle(self) -> bool:
+        return self.task.task.dispatch_payload is None
+
     async def prestart(self, state: Mapping[str, str]) -> HookResult:
         wanted = self.task.task.dispatch_payload
         payload = self.task.alloc.job.payload

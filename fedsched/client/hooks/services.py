@@ -99,7 +99,13 @@ class GroupServicesHook(AllocHook):
 
     def __init__(self, alloc: AllocContext) -> None:
         super().__init__(alloc)
-        self._is_up = False
+        self._is_up: bool | None = None
+        """None: it was idle until now."""
+        self._has_offered = False
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.alloc.group.services and not self._has_offered
 
     @property
     def _owner(self) -> str:
@@ -110,7 +116,7 @@ class GroupServicesHook(AllocHook):
         self._register()
 
     async def update(self) -> None:
-        if self._is_up:
+        if self._is_up is not False:
             self._register()
 
     async def prekill(self) -> None:
@@ -132,6 +138,8 @@ class GroupServicesHook(AllocHook):
         except NoAddress as error:
             raise HookFailed(error.message, hint=error.hint) from None
         if services:
+            self._has_offered = True
+        if self._has_offered:
             self.alloc.parts.services.want(self._owner, wanted)
 
 
@@ -142,7 +150,13 @@ class TaskServicesHook(TaskHook):
 
     def __init__(self, task: TaskContext) -> None:
         super().__init__(task)
-        self._is_up = False
+        self._is_up: bool | None = None
+        """None: it was idle until now."""
+        self._has_offered = False
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.task.task.services and not self._has_offered
 
     @property
     def _owner(self) -> str:
@@ -153,7 +167,7 @@ class TaskServicesHook(TaskHook):
         self._register()
 
     async def update(self) -> None:
-        if self._is_up:
+        if self._is_up or (self._is_up is None and self.task.task_id):
             self._register()
 
     async def prekill(self) -> None:
@@ -187,6 +201,8 @@ class TaskServicesHook(TaskHook):
             self.task.actions.emit(TaskEvent(type="Task hook failed", message=f"services: {error.message}"))
             return
         if services:
+            self._has_offered = True
+        if self._has_offered:
             self.task.parts.services.want(self._owner, wanted)
 
 

@@ -71,6 +71,10 @@ class TemplatesHook(TaskHook):
         self._first_scripts: tuple[ChangeScript, ...] = ()
         """To be run once the task is up for the first time."""
 
+    @property
+    def is_idle(self) -> bool:
+        return not self.task.task.templates and not self._prepared
+
     async def prestart(self, state: Mapping[str, str]) -> HookResult:
         if not self.task.task.templates:
             return NO_RESULT

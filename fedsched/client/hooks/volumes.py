@@ -31,6 +31,10 @@ class VolumesHook(TaskHook):
 
     name = "volumes"
 
+    @property
+    def is_idle(self) -> bool:
+        return not self.task.task.volume_mounts
+
     async def prestart(self, state: Mapping[str, str]) -> HookResult:
         wanted = self.task.task.volume_mounts
         if not wanted or self.task.task_id:
