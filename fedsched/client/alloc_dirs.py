@@ -6,7 +6,8 @@
 
 `secrets` (for the task) and `private` (for the agent) live in memory where the agent may mount, else they are plain
 directories. Building is done again after every start of the agent and leaves alone what is there. Each directory
-appears with its final mode and owner in one step: a kill between two lines leaves nothing half made.
+appears with its final mode and owner in one step: a kill between two lines leaves nothing half made. Those of a new
+allocation appear all at once.
 
 `logs` belongs to the agent, tasks cannot write there: a log file that a task swaps for a symlink is an old attack.
 """
@@ -15,10 +16,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import trio
 
@@ -41,11 +42,21 @@ T = TypeVar("T")
 SHARED: Final = "alloc"
 SECRETS_MB: Final = 1
 PRIVATE_MB: Final = 1
+UNFINISHED: Final = ".new-"
 DESTROY_TRIES: Final = 3
 """A lazily unmounted directory may look busy for a moment; so often we unmount and remove again."""
 
 _DIRECTORY_WORK = trio.CapacityLimiter(4)
 """Disk work of directories: more at once only makes the disk seek."""
+
+
+class TaskPlan(NamedTuple):
+    """What is known of a task before its directories are made; see `AllocDirs.build_task`."""
+
+    name: str
+    owner: Owner | None = None
+    secrets_mb: int = SECRETS_MB
+    is_open: bool = False
 
 
 class AllocDirs:
@@ -71,9 +82,9 @@ class AllocDirs:
             logs=self.shared / "logs",
         )
 
-    async def build(self) -> None:
-        """Make what all tasks share."""
-        await _off_loop(self._build)
+    async def build(self, tasks: Iterable[TaskPlan] = ()) -> frozenset[str]:
+        """Make what all tasks share, and these tasks' own directories if there was nothing yet; whose were made."""
+        return await _off_loop(self._build_all, tuple(tasks))
 
     async def build_task(
         self, name: str, *, owner: Owner | None = None, secrets_mb: int = 0, is_open: bool = False
@@ -116,10 +127,46 @@ class AllocDirs:
             unmount(dirs.secrets)
             unmount(dirs.private)
 
-    def _build(self) -> None:
-        self.root.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    def _build_all(self, tasks: tuple[TaskPlan, ...]) -> frozenset[str]:
+        if not self.root.parent.is_dir():
+            self.root.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
         with directory(self.root.parent) as parent:
+            if self._build_new(parent, tasks):
+                return frozenset(task.name for task in tasks)
             make_whole(parent, self.root.name, 0o711)
+        self._build_shared()
+        return frozenset()
+
+    def _build_new(self, parent: int, tasks: tuple[TaskPlan, ...]) -> bool:
+        """All directories under a name that nobody looks at, then the right name; false if there is something."""
+        with suppress(FileNotFoundError):
+            os.lstat(self.root.name, dir_fd=parent)
+            return False
+        temporary = f"{UNFINISHED}{os.urandom(8).hex()}"
+        os.mkdir(temporary, 0o700, dir_fd=parent)
+        top = os.open(temporary, READ_DIRECTORY, dir_fd=parent)
+        try:
+            for path, mode, owner in _new_directories(tasks):
+                os.mkdir(path, 0o700, dir_fd=top)
+                if owner is not None and os.geteuid() == 0:
+                    os.chown(path, owner.uid, owner.gid, dir_fd=top)
+                os.chmod(path, mode, dir_fd=top)
+            os.fchmod(top, 0o711)
+            rename_between(parent, temporary, parent, self.root.name, replace=False)
+            for task in tasks:
+                with directory(top, task.name, follow=False) as fd:
+                    _mount_secrets(fd, task.owner, task.secrets_mb, task.is_open)
+        except OSError as error:
+            with suppress(FileNotFoundError):
+                remove_tree(self.root.parent, temporary)
+            if error.errno != errno.EEXIST:
+                raise
+            return False
+        finally:
+            os.close(top)
+        return True
+
+    def _build_shared(self) -> None:
         with directory(self.root, follow=False) as root:
             make_whole(root, SHARED, 0o755)
             with directory(root, SHARED, follow=False) as shared:
@@ -135,12 +182,7 @@ class AllocDirs:
                 make_whole(task, "tmp", 0o1777)
                 make_whole(task, "secrets", 0o700)
                 make_whole(task, "private", 0o700)
-                if os.geteuid() != 0:
-                    return False
-                is_memory = mount_memory(task, "secrets", secrets_mb, 0o700)
-                is_memory = mount_memory(task, "private", PRIVATE_MB, 0o700) and is_memory
-                _hand_over(task, "secrets", 0o777 if is_open else 0o700, owner)
-                return is_memory
+                return _mount_secrets(task, owner, secrets_mb, is_open)
 
     def _build_lasting(self, tasks: tuple[str, ...]) -> None:
         with directory(self.root, follow=False) as root:
@@ -184,7 +226,7 @@ def make_whole(parent: int, name: str, mode: int, owner: Owner | None = None) ->
     with suppress(FileNotFoundError):
         os.close(os.open(name, READ_DIRECTORY, dir_fd=parent))
         return
-    temporary = f".new-{os.urandom(8).hex()}"
+    temporary = f"{UNFINISHED}{os.urandom(8).hex()}"
     os.mkdir(temporary, 0o700, dir_fd=parent)
     fd = os.open(temporary, READ_DIRECTORY, dir_fd=parent)
     try:
@@ -198,6 +240,39 @@ def make_whole(parent: int, name: str, mode: int, owner: Owner | None = None) ->
             raise
     finally:
         os.close(fd)
+
+
+def _new_directories(tasks: tuple[TaskPlan, ...]) -> Iterator[tuple[str, int, Owner | None]]:
+    """Path, mode and owner of everything below a new allocation's directory, each after the one it is in."""
+    yield SHARED, 0o755, None
+    yield f"{SHARED}/data", 0o777, None
+    yield f"{SHARED}/logs", 0o755, None
+    yield f"{SHARED}/tmp", 0o1777, None
+    for task in tasks:
+        name = entry_name(task.name)
+        yield name, 0o700 if task.is_open else 0o755, None
+        yield f"{name}/local", 0o777, task.owner
+        yield f"{name}/tmp", 0o1777, None
+        yield f"{name}/secrets", 0o700, None
+        yield f"{name}/private", 0o700, None
+
+
+def _mount_secrets(task: int, owner: Owner | None, secrets_mb: int, is_open: bool) -> bool:
+    """Put what a task keeps in memory onto its places; whether that was possible."""
+    if os.geteuid() != 0:
+        return False
+    is_memory = mount_memory(task, "secrets", secrets_mb, 0o700)
+    is_memory = mount_memory(task, "private", PRIVATE_MB, 0o700) and is_memory
+    if is_open or owner is not None:
+        _hand_over(task, "secrets", 0o777 if is_open else 0o700, owner)
+    return is_memory
+
+
+def sweep(alloc_dir: Path) -> None:
+    """Remove what an agent that was killed has left unfinished. Blocking; only before anything is built."""
+    for name in os.listdir(alloc_dir):
+        if name.startswith(UNFINISHED):
+            remove_tree(alloc_dir, name)
 
 
 def _hand_over(parent: int, name: str, mode: int, owner: Owner | None) -> None:

@@ -12,6 +12,7 @@ servers hear of the node when all of it is known. Stopping leaves tasks running,
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -21,6 +22,7 @@ from msgspec import structs
 
 from fedsched import __version__
 from fedsched.client.access import ClientAccess
+from fedsched.client.alloc_dirs import sweep
 from fedsched.client.check_book import CheckBook
 from fedsched.client.context import AllocContext, ClientParts
 from fedsched.client.dialling import Dial
@@ -38,6 +40,7 @@ from fedsched.client.runners import MakeRunner, Runner, Runners
 from fedsched.client.server_list import ServerList
 from fedsched.client.settings import ClientSettings
 from fedsched.client.strays import end_strays
+from fedsched.client.task_env import host_environment
 from fedsched.client.uplink import Uplink, UplinkEnds
 from fedsched.client.usage_metrics import UsageMetrics
 from fedsched.codec import CodecError
@@ -104,6 +107,7 @@ class Client:
         self.settings.alloc_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
         await trio.to_thread.run_sync(self._journal.open)
         try:
+            await trio.to_thread.run_sync(sweep, self.settings.alloc_dir)
             self.identity = self._open_identity()
             self._make()
             async with trio.open_nursery() as nursery:
@@ -277,6 +281,7 @@ class Client:
             now_ns=lambda: round(env.wall() * NS),
             secret_id=self.identity.secret_id,
             networks=self.networks,
+            host_env=host_environment(os.environ, settings.env_denylist),
         )
 
     def _looks_at_host(self) -> list[Fingerprinter]:

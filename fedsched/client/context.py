@@ -73,6 +73,8 @@ class ClientParts:
     """Networks of groups; None: all of them have the host's."""
     services: ServiceBook = field(default_factory=ServiceBook)
     """What the allocations of this host offer."""
+    host_env: Mapping[str, str] | None = None
+    """What tasks see of the agent's own environment; None: read when it is needed."""
 
 
 class AllocContext:
@@ -88,6 +90,8 @@ class AllocContext:
         """What its tasks are started with; None until that is ready."""
         self.keep_network: Callable[[AllocNetworkStatus], Awaitable[None]] = _no_network_kept
         """Have the status on disk and told to servers. Its runner sets it."""
+        self.fresh_tasks: set[str] = set()
+        """Those whose directories were made with the allocation's and have not been used yet."""
         self.terminal = trio.Event()
         """All its tasks are over for good."""
 
@@ -133,6 +137,8 @@ class TaskContext:
         self.template_env: Mapping[str, str] = {}
         self.network: DriverNetwork | None = None
         """Where the driver said that it is reached, if it gave it an address of its own."""
+        self._environment: tuple[tuple[object, ...], TaskEnvironment] | None = None
+        """The last one, and what it was made from."""
 
     @property
     def parts(self) -> ClientParts:
@@ -146,7 +152,11 @@ class TaskContext:
         """The environment as it is now, with all that hooks have added so far."""
         from fedsched.client.task_env import task_environment
 
-        return task_environment(self)
+        sources = (self.alloc.alloc, self.parts.node(), self.hook_env, self.template_env)
+        known = self._environment
+        if known is None or any(one is not other for one, other in zip(sources, known[0], strict=True)):
+            known = self._environment = (sources, task_environment(self))
+        return known[1]
 
 
 async def _no_network_kept(status: AllocNetworkStatus) -> None:

@@ -57,7 +57,7 @@ def task_config(task: TaskContext, task_id: str, mounts: Sequence[Mount]) -> Tas
         node_name=node.name,
         dirs=task.dirs,
         config=config,
-        env=environment.values,
+        env=dict(environment.values),
         user=environment.text(own.user),
         limits=_limits(task),
         logs=LogLimits(

@@ -106,11 +106,13 @@ def task_environment(task: TaskContext) -> TaskEnvironment:
 
     `HookFailed` (event `Failed Validation`) for values in a circle, and for more than a process can be started with.
     """
-    nodes = node_values(task.parts.node(), task.parts.region)
+    nodes = _NODE_VALUES.of(task.parts.node(), task.parts.region)
     values = computed_values(task, nodes)
     if task.driver.capabilities.takes_host_env:
-        for name, value in host_environment(os.environ, task.parts.settings.env_denylist).items():
-            values.setdefault(name, value)
+        host = task.parts.host_env
+        if host is None:
+            host = host_environment(os.environ, task.parts.settings.env_denylist)
+        values = {**host, **values}
     values |= _own_env(task, TaskEnvironment(values, nodes))
     for added in (task.hook_env, task.template_env):
         values |= _with_twins(_cleaned(added.items()))
@@ -131,6 +133,22 @@ def node_values(node: Node, region: str) -> dict[str, str]:
     values |= {f"attr.{name}": value for name, value in node.attributes.items()}
     values |= {f"meta.{name}": value for name, value in node.meta.items()}
     return values
+
+
+class _NodeValues:
+    """Those of the node that was asked about last: it is the same one for all tasks of a host, until it changes."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Node, str, dict[str, str]] | None = None
+
+    def of(self, node: Node, region: str) -> Mapping[str, str]:
+        last = self._last
+        if last is None or last[0] is not node or last[1] != region:
+            last = self._last = (node, region, node_values(node, region))
+        return last[2]
+
+
+_NODE_VALUES: Final = _NodeValues()
 
 
 def host_environment(environ: Mapping[str, str], denied: Iterable[str] = ()) -> dict[str, str]:
@@ -172,7 +190,7 @@ def _refuse_huge(values: Mapping[str, str]) -> None:
         raise _invalid(f"the environment has {len(values)} variables, at most {VARIABLES_MAX} are possible", hint=_LESS)
     total = 0
     for name, value in values.items():
-        size = len(name.encode(errors="surrogateescape")) + len(value.encode(errors="surrogateescape")) + 2
+        size = _size(name) + _size(value) + 2
         if "\0" in value:
             raise _invalid(f"the value of {name[:80]!r} holds a NUL character", hint="environments cannot have it")
         if size > VALUE_BYTES_MAX:
@@ -182,6 +200,10 @@ def _refuse_huge(values: Mapping[str, str]) -> None:
         total += size
     if total > ENV_BYTES_MAX:
         raise _invalid(f"the environment takes {total} bytes, at most {ENV_BYTES_MAX} are possible", hint=_LESS)
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="surrogateescape"))
 
 
 _LESS: Final = "put large values into a file with a template or an artifact"

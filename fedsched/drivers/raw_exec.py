@@ -75,6 +75,8 @@ class RawExecDriver(ProcessDriver):
     def _env(self, env: Mapping[str, str], denied: Iterable[str]) -> dict[str, str]:
         """Without what came from the agent's own environment and is denied; what the job itself says stays."""
         patterns = (*self._denied_envvars, *map(str, denied))
+        if not patterns:
+            return dict(env)
 
         def is_denied(name: str, value: str) -> bool:
             return os.environ.get(name) == value and any(fnmatchcase(name, pattern) for pattern in patterns)
