@@ -242,7 +242,7 @@ def test_only_what_lasts_is_taken_from_an_archive(tmp_path: Path) -> None:
 
     assert [path.name for path in new.dirs.local.iterdir()] == ["x"]
     assert (new.dirs.local / "x").stat().st_mode & 0o7777 == 0o755
-    assert not (new.dirs.task / "secrets").exists()
+    assert not (new.dirs.task / "secrets" / "token").exists()
     assert list(new.dirs.logs.iterdir()) == []
 
 
