@@ -90,6 +90,8 @@ class AllocContext:
         """What its tasks are started with; None until that is ready."""
         self.keep_network: Callable[[AllocNetworkStatus], Awaitable[None]] = _no_network_kept
         """Have the status on disk and told to servers. Its runner sets it."""
+        self._group: tuple[Allocation, TaskGroup] | None = None
+        """The group, and the allocation it was looked up for."""
         self.fresh_tasks: set[str] = set()
         """Those whose directories were made with the allocation's and have not been used yet."""
         self.terminal = trio.Event()
@@ -102,7 +104,11 @@ class AllocContext:
 
     @property
     def group(self) -> TaskGroup:
-        return next(group for group in self.job.task_groups if group.name == self.alloc.task_group)
+        known = self._group
+        if known is None or known[0] is not self.alloc:
+            group = next(group for group in self.job.task_groups if group.name == self.alloc.task_group)
+            known = self._group = (self.alloc, group)
+        return known[1]
 
 
 class TaskActions(Protocol):
@@ -137,6 +143,7 @@ class TaskContext:
         self.template_env: Mapping[str, str] = {}
         self.network: DriverNetwork | None = None
         """Where the driver said that it is reached, if it gave it an address of its own."""
+        self._task: tuple[TaskGroup, Task] | None = None
         self._environment: tuple[tuple[object, ...], TaskEnvironment] | None = None
         """The last one, and what it was made from."""
 
@@ -146,7 +153,11 @@ class TaskContext:
 
     @property
     def task(self) -> Task:
-        return next(task for task in self.alloc.group.tasks if task.name == self.name)
+        group = self.alloc.group
+        known = self._task
+        if known is None or known[0] is not group:
+            known = self._task = (group, next(task for task in group.tasks if task.name == self.name))
+        return known[1]
 
     def environment(self) -> TaskEnvironment:
         """The environment as it is now, with all that hooks have added so far."""

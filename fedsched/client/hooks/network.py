@@ -28,6 +28,10 @@ class NetworkHook(AllocHook):
 
     name: ClassVar[str] = "network"
 
+    @property
+    def is_idle(self) -> bool:
+        return not self.alloc.group.networks
+
     async def prerun(self) -> None:
         wish = wish_of(self.alloc)
         if not wish.has_namespace and wish.dns is None:
