@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import trio
 
 from fedsched.agent.agent import Agent
-from fedsched.agent.config_client import ClientSection, FingerprintLists
+from fedsched.agent.config_client import ClientSection, DriverLists
 from fedsched.env.real import RealEnv
 from fedsched.model.alloc import ClientStatus
 from fedsched.model.check import CheckStatus
@@ -29,26 +27,31 @@ from fedsched.telemetry.log import Hub
 from tests.agent.agents import a_config, connected
 from tests.agent.test_client_agent import nodes, statuses, until
 from tests.builders import a_group, a_job, a_task
-from tests.client.own_network import CANNOT, in_own_network, left_over
+from tests.client.own_network import CANNOT, CGROUP, in_own_network, left_over
 from tests.client.test_group_networks import ANSWERS, asked
 
 
-def a_dev_agent(place: Path, **changes: Any) -> Agent:
+def a_dev_agent(place: Path) -> Agent:
     config = a_config(place, "dev")
-    client = ClientSection(enabled=True, plugin={"raw_exec": {"enabled": True}}, **changes)
+    client = ClientSection(
+        enabled=True,
+        plugin={"raw_exec": {"enabled": True}},
+        cgroup_parent=CGROUP,
+        driver=DriverLists(allowlist=("raw_exec",)),
+    )
     config = replace(config, server=replace(config.server, num_schedulers=1), client=client)
     return Agent(config, env=RealEnv(), log=Hub().logger("agent"), is_dev=True)
 
 
-def a_bridged_job() -> Job:
-    network = NetworkResource(mode="bridge", dynamic_ports=(Port(label="http", to=8000),))
+def a_networked_job(name: str, mode: str) -> Job:
+    network = NetworkResource(mode=mode, dynamic_ports=(Port(label="http", to=8000),))
     check = ServiceCheck(name="up", type="tcp", interval_s=1.0, timeout_s=1.0)
     services = tuple(
         Service(name=mode, provider="nomad", port_label="http", address_mode=mode, checks=(check,))
         for mode in ("alloc", "host", "auto")
     )
     task = a_task(driver="raw_exec", config={"command": sys.executable, "args": ["-c", ANSWERS]}, cpu=50, memory_mb=64)
-    return a_job(groups=[a_group(tasks=[task], networks=(network,), services=services)])
+    return a_job(name, groups=[a_group(tasks=[task], networks=(network,), services=services)])
 
 
 async def is_ready(caller: Caller) -> bool:
@@ -67,7 +70,8 @@ async def from_job_to_packet(place: Path) -> None:
                 print(offered.attributes)
                 raise SystemExit(CANNOT)
             assert offered.attributes["nomad.bridge.hairpin_mode"] == "false"
-            await caller.call(JOB_REGISTER, JobRegisterRequest(job=a_bridged_job()))
+            await caller.call(JOB_REGISTER, JobRegisterRequest(job=a_networked_job("web", "bridge")))
+            await caller.call(JOB_REGISTER, JobRegisterRequest(job=a_networked_job("odd", "cni/mine")))
 
             async def runs() -> bool:
                 return await statuses(caller) == {ClientStatus.RUNNING}
@@ -101,6 +105,11 @@ async def from_job_to_packet(place: Path) -> None:
                 found = [one.status for one in reply.checks.values()]
                 return len(found) == 3 and set(found) == {CheckStatus.SUCCESS}
 
+            async def says_why() -> bool:
+                reply, _ = await caller.call(JOB_WHY, JobWhyRequest(job_id="odd"))
+                return 'a network of mode "cni/mine"' in str(reply.why)
+
+            await until("it says what no node has", says_why)
             await until("services are where their modes say", all_offered)
             await until("checks reach all of them", all_well)
             await caller.call(JOB_DEREGISTER, JobDeregisterRequest(job_id="web"))
@@ -115,23 +124,3 @@ async def from_job_to_packet(place: Path) -> None:
 
 def test_a_bridged_job_is_placed_reached_registered_and_checked(tmp_path: Path) -> None:
     in_own_network(from_job_to_packet, tmp_path)
-
-
-async def where_nobody_offers(place: Path) -> None:
-    agent = a_dev_agent(place, fingerprint=FingerprintLists(denylist=("bridge",)))
-    async with trio.open_nursery() as nursery:
-        await nursery.start(agent.run)
-        async with connected(agent.http_address) as caller:
-            await until("a node is ready", lambda: is_ready(caller))
-            await caller.call(JOB_REGISTER, JobRegisterRequest(job=a_bridged_job()))
-
-            async def says_why() -> bool:
-                reply, _ = await caller.call(JOB_WHY, JobWhyRequest(job_id="web"))
-                return 'a network of mode "bridge"' in json.dumps(repr(reply.why)).replace('\\"', '"')
-
-            await until("it says why", says_why)
-        await agent.stop()
-
-
-def test_a_job_that_no_node_has_the_network_for_says_so(tmp_path: Path) -> None:
-    in_own_network(where_nobody_offers, tmp_path)

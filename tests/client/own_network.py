@@ -24,6 +24,7 @@ from fedsched.drivers.isolation import kernel
 
 LIMIT_S = 60.0
 CANNOT = 77
+CGROUP = f"fedsched-net-{os.getpid()}"
 ROOT = Path(__file__).parents[2]
 Scenario = Callable[[Path], Awaitable[None]]
 
@@ -73,7 +74,15 @@ def main(module: str, name: str, place: str) -> int:
             await scenario(Path(place))
 
     trio.run(within)
+    _remove_cgroups()
     return 0
+
+
+def _remove_cgroups() -> None:
+    """Control groups know nothing of networks: tasks of a scenario are below a parent of its own."""
+    for parent in Path("/sys/fs/cgroup").glob(f"*/{CGROUP}*"):
+        for folder, _, _ in os.walk(parent, topdown=False):
+            os.rmdir(folder)
 
 
 def skip_without_bridges(offer: Callable[[], object]) -> None:

@@ -33,7 +33,7 @@ from fedsched.model.task_state import TaskStatus
 from fedsched.telemetry.log import get_logger
 from tests.builders import a_group, a_job, a_task, an_id
 from tests.client.alloc_world import World, an_allocation
-from tests.client.own_network import in_own_network, left_over, skip_without_bridges
+from tests.client.own_network import CGROUP, in_own_network, left_over, skip_without_bridges
 from tests.drivers.supervised import retire
 
 ANSWERS = """
@@ -88,7 +88,7 @@ def structs_of(parts: Any) -> dict[str, Any]:
 async def an_agent(place: Path, kind: type[ProcessDriver] = RawExecDriver) -> AsyncIterator[Agent]:
     """An agent; gone without a word at the end of the block."""
     log = get_logger("client")
-    driver = kind(DriverHost(state_dir=place / "driver", denied_users=()))
+    driver = kind(DriverHost(state_dir=place / "driver", denied_users=(), cgroup_parent=CGROUP))
     settings = World(place, settings={"bridge_network_hairpin_mode": True}).parts(driver, has_contact=True).settings
     networks = Networks(settings, an_id(1), log)
     await trio.to_thread.run_sync(skip_without_bridges, networks.offer)
