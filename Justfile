@@ -67,7 +67,7 @@ sim-daemons SEEDS="200" *MORE:
 chaos *MORE:
     python -m tests.chaos {{ MORE }}
 
-# kill a client agent with -9 KILLS times, at random and at each step of a task's life; no task may notice (an hour)
+# kill client agents with -9 KILLS times, at random and at each step of a task's life; no task may notice (half an hour)
 kills KILLS="500" *MORE:
     python -m tests.kills --kills {{ KILLS }} {{ MORE }}
 

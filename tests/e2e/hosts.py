@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsched.env.ports import free_ports
-from fedsched.model.alloc import Allocation
+from fedsched.model.alloc import Allocation, AllocListStub
 from fedsched.model.errors import FedschedError
 from fedsched.model.node import NodeStatus
 from fedsched.rpc.methods.alloc import ALLOC_GET, ALLOC_LIST, AllocListRequest, AllocRequest
@@ -170,13 +170,21 @@ class Asker:
 
     def allocs(self, job_id: str = "") -> list[Allocation]:
         """All allocations, whole."""
-        stubs = self.ask(ALLOC_LIST, AllocListRequest()).allocs
-        wanted = [stub for stub in stubs if not job_id or stub.job_id == job_id]
+        wanted = [stub for stub in self.stubs() if not job_id or stub.job_id == job_id]
         return [self.ask(ALLOC_GET, AllocRequest(alloc_id=stub.id)).alloc for stub in wanted]
 
+    def stubs(self) -> list[AllocListStub]:
+        """All allocations in short, page by page."""
+        found: list[AllocListStub] = []
+        token = ""
+        while True:
+            reply = self.ask(ALLOC_LIST, AllocListRequest(next_token=token, task_states=False))
+            found += reply.allocs
+            if not (token := reply.next_token):
+                return found
+
     def statuses(self, job_id: str) -> Mapping[str, str]:
-        stubs = self.ask(ALLOC_LIST, AllocListRequest()).allocs
-        return {stub.id: stub.client_status.value for stub in stubs if stub.job_id == job_id}
+        return {stub.id: stub.client_status.value for stub in self.stubs() if stub.job_id == job_id}
 
     def ready_nodes(self) -> list[str]:
         nodes = self.ask(NODE_LIST, NodeListRequest()).nodes

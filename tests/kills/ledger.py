@@ -38,10 +38,12 @@ class Line(NamedTuple):
 
 def read(path: Path) -> list[Line]:
     """Everything written so far; a torn last line would be a bug of the ledger's own and fails here."""
-    if not path.exists():
-        return []
+    return parsed(path.read_text()) if path.exists() else []
+
+
+def parsed(lines: str) -> list[Line]:
     found = []
-    for text in path.read_text().splitlines():
+    for text in lines.splitlines():
         what, alloc_id, task, value = text.split()
         found.append(Line(what, alloc_id, task, int(value)))
     return found

@@ -160,7 +160,7 @@ def run(
     ):
         asker = Asker(region)
         until("the node is ready", lambda: asker.ready_nodes() == ["host1"], 60.0, host)
-        asker.ask(JOB_REGISTER, JobRegisterRequest(job=a_writer(lines, max(20, lines // 5_000))))
+        asker.ask(JOB_REGISTER, JobRegisterRequest(job=a_writer(lines, max(50, lines // 5_000))))
         until("it runs", lambda: "running" in asker.statuses("writer").values(), 60.0, host)
         (alloc_id,) = asker.statuses("writer")
         reader = Reader(region, alloc_id, chance)
@@ -170,9 +170,14 @@ def run(
             step = max(1, lines // max(1, cuts))
             reader.read(5.0, min(lines, reader.seen.wanted + chance.randrange(1, 2 * step)))
             outcome.cuts += 1
+            if not outcome.cuts % 10:
+                say(f"{reader.seen.wanted:,} of {lines:,} lines, {outcome.cuts} cuts")
             while hits and reader.seen.wanted >= hits[0][0]:
                 _strike(hits.pop(0)[1], region, host, outcome)
-                say(f"{reader.seen.wanted:,} lines, {outcome.cuts} cuts, {outcome.agent_kills} agents killed ...")
+                say(
+                    f"{reader.seen.wanted:,} of {lines:,} lines, {outcome.cuts} cuts, "
+                    f"{outcome.agent_kills} agents and {outcome.server_kills} servers killed"
+                )
             if time.monotonic() - reader.last_news > SILENCE_S:
                 reader.seen.problem = f"silence after line {reader.seen.wanted}"
         outcome.lines, outcome.problem = reader.seen.wanted, reader.seen.problem

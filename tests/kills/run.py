@@ -1,9 +1,10 @@
 """The proof: one server, one client agent, many tasks, and an agent that is killed again and again.
 
 Each round starts the agent, sometimes with a step at which it kills itself, else kills it after a random while.
-Meanwhile jobs are registered and stopped. In the end everything is stopped, and what tasks wrote down themselves (see
-`ledger`) is compared with what the region says: no task ran twice, none is lost, no exit code is wrong; every task that
-ran through was found again within `REATTACH_S` of the agent's start; nothing is left behind.
+Meanwhile jobs are registered and stopped, until the step has come. In the end everything is stopped, and what tasks
+wrote down themselves (see `ledger`) is compared with what the region says: no task ran twice, none is lost, no exit
+code is wrong; every task that ran through was found again within `REATTACH_S` of the agent's start; nothing is left
+behind. Lanes are such runs side by side, each with a server, an agent and a seed of its own: half a round is waiting.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from fedsched.model.alloc import Allocation
@@ -28,10 +31,12 @@ from tests.kills.jobs import a_batch, a_service, exit_code_of
 
 REATTACH_S = 5.0
 SETTLE_S = 120.0
-LIVES_S = (0.2, 2.5)
+LIVES_S = (0.1, 1.5)
 """How long an agent lives that does not kill itself, counted from when it is up."""
 STEP_S = 6.0
 """How much longer one lives that waits for its step."""
+STIR_S = 0.4
+"""How often something is registered or stopped while a step is waited for: steps come of that."""
 JOBS_AT_ONCE = 6
 PER_JOB = 3
 CHANCE_OF_STEP = 0.6
@@ -39,19 +44,52 @@ CHANCE_OF_STEP = 0.6
 
 @dataclass
 class Outcome:
+    """What came of a run. A list of problems for each promise, so that the figures say which one was broken."""
+
     kills: int = 0
     at_steps: Counter[str] = field(default_factory=Counter)
     tasks: int = 0
     exit_codes: int = 0
+    reattached: int = 0
     slowest_reattach_s: float = 0.0
-    problems: list[str] = field(default_factory=list)
+    overlaps: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    wrong_codes: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[str]:
+        return [*self.overlaps, *self.lost, *self.wrong_codes, *self.left, *self.refused]
+
+    def add(self, other: Outcome) -> None:
+        """Take in what came of another lane."""
+        self.kills += other.kills
+        self.at_steps += other.at_steps
+        self.tasks += other.tasks
+        self.exit_codes += other.exit_codes
+        self.reattached += other.reattached
+        self.slowest_reattach_s = max(self.slowest_reattach_s, other.slowest_reattach_s)
+        for name in ("overlaps", "lost", "wrong_codes", "left", "refused"):
+            getattr(self, name).extend(getattr(other, name))
+
+    def violations(self) -> list[str]:
+        """Everything that must not be, the time to find tasks again included."""
+        found = self.problems
+        if self.slowest_reattach_s > REATTACH_S:
+            found.append(f"re-attaching took {self.slowest_reattach_s:.2f} s, {REATTACH_S:g} s at most are allowed")
+        return found
 
     def text(self) -> str:
-        steps = ", ".join(f"{name} {count}" for name, count in sorted(self.at_steps.items()))
         return (
-            f"{self.kills} kills ({steps or 'none'} at steps), {self.tasks} tasks, {self.exit_codes} exit codes, "
-            f"slowest re-attach {self.slowest_reattach_s:.2f} s, {len(self.problems)} problems"
+            f"{self.kills} kills ({self.at_steps.total()} of them at steps of a task's life), {self.tasks} tasks: "
+            f"{len(self.overlaps)} ran twice, {len(self.lost)} lost, {len(self.wrong_codes)} of {self.exit_codes} exit "
+            f"codes wrong, {self.reattached} re-attached, the slowest within {self.slowest_reattach_s:.2f} s, "
+            f"{len(self.left)} processes, mounts or cgroups left, {len(self.refused)} calls failed"
         )
+
+    def steps_text(self) -> str:
+        return ", ".join(f"{name} {count}" for name, count in sorted(self.at_steps.items()))
 
 
 class Kills:
@@ -81,9 +119,12 @@ class Kills:
             self._all_attached(began)
         self._stir()
         lives_s = self.chance.uniform(*LIVES_S)
-        began = time.monotonic()
+        began = stirred = time.monotonic()
         while self.host.is_alive and time.monotonic() - began < lives_s + STEP_S * ends_by_itself:
             time.sleep(0.02)
+            if ends_by_itself and time.monotonic() - stirred > STIR_S:
+                self._stir()
+                stirred = time.monotonic()
         if self.host.is_alive:
             self.host.kill()
         elif ends_by_itself:
@@ -108,7 +149,7 @@ class Kills:
             else:
                 self._stop(self.chance.choice(live))
         except FedschedError as error:
-            self.outcome.problems.append(f"a call failed: {error}")
+            self.outcome.refused.append(f"a call failed: {error}")
 
     def _register(self) -> None:
         number = len(self.jobs)
@@ -137,9 +178,9 @@ class Kills:
 
     def _all_attached(self, began: float) -> None:
         """Signal every running task; whoever hears it is in the agent's hands."""
-        allocs = self.asker.allocs()
-        running = [one for one in allocs if one.client_status.value == "running" and one.desired_status.value == "run"]
-        wanted = {one.id for one in running if one.job is not None and one.job.type == "service"}
+        services = {job.id for job in self.jobs if job.type == "service"}
+        running = [one for one in self.asker.stubs() if one.client_status.value == "running"]
+        wanted = {one.id for one in running if one.desired_status.value == "run" and one.job_id in services}
 
         before = len(ledger.read(self.ledger))
 
@@ -153,6 +194,7 @@ class Kills:
             until("every running task hears a signal", heard, 30.0, self.host, poll_s=0.05)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.last_refusal}\n{self._story(wanted)}") from None
+        self.outcome.reattached += len(wanted)
         self.outcome.slowest_reattach_s = max(self.outcome.slowest_reattach_s, time.monotonic() - began)
 
     def _story(self, wanted: set[str]) -> str:
@@ -176,56 +218,54 @@ class Kills:
             self.last_refusal = str(error)  # its agent is not linked yet: asked again until the time is up
 
     def _all_ended(self) -> bool:
-        return all(one.client_status.is_terminal for one in self.asker.allocs())
+        return all(one.client_status.is_terminal for one in self.asker.stubs())
 
     def judge(self) -> None:
-        """Compare the two stories."""
-        lines = ledger.read(self.ledger)
-        starts, ends = ledger.starts(lines), ledger.ends(lines)
-        allocs = {one.id: one for one in self.asker.allocs()}
-        self.outcome.tasks = len(starts)
-        for (alloc_id, task), count in starts.items():
-            if count > 1:
-                self._problem(f"{alloc_id}/{task} was started {count} times")
-            if alloc_id not in allocs:
-                self._problem(f"{alloc_id}/{task} ran, and the region does not know it")
-        for alloc in allocs.values():
-            self._judge_alloc(alloc, starts, ends)
-        self._judge_left()
-
-    def _judge_alloc(
-        self, alloc: Allocation, starts: Counter[tuple[str, str]], ends: dict[tuple[str, str], int]
-    ) -> None:
-        key = (alloc.id, "task")
-        state = alloc.task_states.get("task")
-        was_wanted = alloc.desired_status.value == "run"
-        if key not in starts:
-            if was_wanted:
-                self._problem(f"{alloc.id} of {alloc.job_id} is {alloc.client_status.value} and never ran")
-            return
-        if state is None:
-            self._problem(f"{alloc.id} of {alloc.job_id} ran, and nothing is known of its task")
-            return
-        ended = [event for event in state.events if event.type == "Terminated"]
-        if was_wanted and alloc.job is not None and alloc.job.type == "batch":
-            wanted = exit_code_of(alloc)
-            told = [event.exit_code for event in ended]
-            self.outcome.exit_codes += 1
-            if ends.get(key) != wanted or told != [wanted]:
-                self._problem(f"{alloc.id}: ended with {ends.get(key)}, told {told}, wanted {wanted}")
-            if (alloc.client_status.value == "failed") != bool(wanted):
-                self._problem(f"{alloc.id} ended with {wanted} and is {alloc.client_status.value}")
-
-    def _judge_left(self) -> None:
+        """Compare the two stories, and see what is left of them."""
+        judge(self.outcome, ledger.read(self.ledger), self.asker.allocs())
         self.host.stop()
         helpers = {pid: text for pid, text in left_behind.processes(self.host.mark).items() if "warm" not in text}
-        for pid, text in helpers.items():
-            self._problem(f"process {pid} is left: {text}")
-        for what in left_behind.mounts(self.host.alloc_dir) + left_behind.cgroups(self.host.cgroup_parent):
-            self._problem(f"left: {what}")
+        self.outcome.left += [f"process {pid} is left: {text}" for pid, text in helpers.items()]
+        places = left_behind.mounts(self.host.alloc_dir) + left_behind.cgroups(self.host.cgroup_parent)
+        self.outcome.left += [f"left: {place}" for place in places]
 
-    def _problem(self, text: str) -> None:
-        self.outcome.problems.append(text)
+
+def judge(outcome: Outcome, lines: list[ledger.Line], known: list[Allocation]) -> None:
+    """What tasks wrote down, against what the region says of them."""
+    starts, ends = ledger.starts(lines), ledger.ends(lines)
+    allocs = {one.id: one for one in known}
+    outcome.tasks += len(starts)
+    for (alloc_id, task), count in starts.items():
+        if count > 1:
+            outcome.overlaps.append(f"{alloc_id}/{task} was started {count} times")
+        if alloc_id not in allocs:
+            outcome.lost.append(f"{alloc_id}/{task} ran, and the region does not know it")
+    for alloc in allocs.values():
+        _judge_alloc(outcome, alloc, starts, ends)
+
+
+def _judge_alloc(
+    outcome: Outcome, alloc: Allocation, starts: Counter[tuple[str, str]], ends: dict[tuple[str, str], int]
+) -> None:
+    key = (alloc.id, "task")
+    state = alloc.task_states.get("task")
+    was_wanted = alloc.desired_status.value == "run"
+    if key not in starts:
+        if was_wanted:
+            outcome.lost.append(f"{alloc.id} of {alloc.job_id} is {alloc.client_status.value} and never ran")
+        return
+    if state is None:
+        outcome.lost.append(f"{alloc.id} of {alloc.job_id} ran, and nothing is known of its task")
+        return
+    if not was_wanted or alloc.job is None or alloc.job.type != "batch":
+        return
+    wanted = exit_code_of(alloc)
+    told = [event.exit_code for event in state.events if event.type == "Terminated"]
+    outcome.exit_codes += 1
+    if ends.get(key) != wanted or told != [wanted]:
+        outcome.wrong_codes.append(f"{alloc.id}: ended with {ends.get(key)}, told {told}, wanted {wanted}")
+    elif (alloc.client_status.value == "failed") != bool(wanted):
+        outcome.wrong_codes.append(f"{alloc.id} ended with {wanted} and is {alloc.client_status.value}")
 
 
 def run(directory: Path, kills: int, seed: int, say: Callable[[str], None] = print) -> Outcome:
@@ -238,7 +278,30 @@ def run(directory: Path, kills: int, seed: int, say: Callable[[str], None] = pri
         for number in range(1, kills + 1):
             proof.round()
             if not number % 10:
-                say(f"{number} of {kills}: {proof.outcome.text()}")
+                so_far = proof.outcome
+                say(
+                    f"{number} of {kills} kills ({so_far.at_steps.total()} at steps), {len(proof.jobs)} jobs, "
+                    f"slowest re-attach {so_far.slowest_reattach_s:.2f} s, {len(so_far.problems)} problems"
+                )
         proof.settle()
         proof.judge()
         return proof.outcome
+
+
+def run_lanes(directory: Path, kills: int, seed: int, lanes: int, say: Callable[[str], None] = print) -> Outcome:
+    """The same in several lanes side by side, each with its share of the kills; a lane that breaks off is raised."""
+    shares = [kills // lanes + (number < kills % lanes) for number in range(lanes)]
+    total = Outcome()
+    with ThreadPoolExecutor(lanes) as pool:
+        running = []
+        for number, share in enumerate(shares):
+            place = directory / f"lane{number}"
+            place.mkdir()
+            running.append(pool.submit(run, place, share, seed + 1000 * number, partial(_say_lane, say, number)))
+        for one in running:
+            total.add(one.result())
+    return total
+
+
+def _say_lane(say: Callable[[str], None], number: int, text: str) -> None:
+    say(f"lane {number}: {text}")
