@@ -131,6 +131,8 @@ def client_settings(
         fingerprint_denylist=client.fingerprint.denylist,
         user_denylist=client.user.denylist,
         user_checked_drivers=client.user.checked_drivers,
+        dynamic_user_min=client.users.dynamic_user_min,
+        dynamic_user_max=client.users.dynamic_user_max,
         env_denylist=client.env.denylist,
         chroot_env=client.chroot_env,
         collection_interval_s=config.telemetry.collection_interval_s,

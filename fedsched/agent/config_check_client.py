@@ -30,6 +30,13 @@ def check_client(config: AgentConfig, sources: Mapping[str, str]) -> None:
         "the first port comes before the last",
     )
     _check(
+        client.users.dynamic_user_min <= client.users.dynamic_user_max,
+        source,
+        f"client.users.dynamic_user_min = {client.users.dynamic_user_min} is above"
+        f" dynamic_user_max = {client.users.dynamic_user_max}",
+        "the lowest number comes before the highest",
+    )
+    _check(
         is_node_pool_name(client.node_pool) and client.node_pool != ALL_POOLS,
         source,
         f'client.node_pool = "{client.node_pool}" is no pool that a node can be in',

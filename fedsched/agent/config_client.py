@@ -116,6 +116,14 @@ class UserLists:
 
 
 @dataclass(frozen=True)
+class DynamicUserSection:
+    """Users that exist for one task only, for drivers whose tasks need one. Nobody else on this host may use them."""
+
+    dynamic_user_min: int = setting(80_000, "lowest number of such a user", low=1, high=2**32 - 3)
+    dynamic_user_max: int = setting(89_999, "highest number of such a user", low=1, high=2**32 - 3)
+
+
+@dataclass(frozen=True)
 class EnvLists:
     """What of the agent's own environment tasks never see."""
 
@@ -176,6 +184,7 @@ class ClientSection:
     driver: DriverLists = setting(DriverLists(), "choice of drivers")
     fingerprint: FingerprintLists = setting(FingerprintLists(), "choice of fingerprints")
     user: UserLists = setting(UserLists(), "choice of users")
+    users: DynamicUserSection = setting(DynamicUserSection(), "users of single tasks")
     env: EnvLists = setting(EnvLists(), "choice of variables")
     plugin: Mapping[str, Mapping[str, Any]] = setting(
         {}, "settings of single drivers: [client.plugin.raw_exec] enabled = true"

@@ -27,6 +27,7 @@ from fedsched.client.check_book import CheckBook
 from fedsched.client.context import AllocContext, ClientParts
 from fedsched.client.dialling import Dial
 from fedsched.client.driver_messages import hear_drivers
+from fedsched.client.dynamic_users import DynamicUsers, claim_stored
 from fedsched.client.fingerprint.found import Fingerprinter, Host
 from fedsched.client.fingerprint.group_networks import GroupNetworks
 from fedsched.client.fingerprint.runner import ALL, FingerprintRunner, chosen
@@ -44,6 +45,7 @@ from fedsched.client.task_env import host_environment
 from fedsched.client.uplink import Uplink, UplinkEnds
 from fedsched.client.usage_metrics import UsageMetrics
 from fedsched.codec import CodecError
+from fedsched.drivers.isolation.users import is_known_id
 from fedsched.drivers.registry import BUILT_IN, DriverHost, Drivers, open_drivers
 from fedsched.env.env import Env
 from fedsched.model.errors import FedschedError
@@ -282,7 +284,9 @@ class Client:
             secret_id=self.identity.secret_id,
             networks=self.networks,
             host_env=host_environment(os.environ, settings.env_denylist),
+            users=DynamicUsers(settings.dynamic_user_min, settings.dynamic_user_max, exists=is_known_id),
         )
+        claim_stored(self.parts.users, self._journal.load())
 
     def _looks_at_host(self) -> list[Fingerprinter]:
         return chosen(self.settings, (*ALL, lambda: GroupNetworks(self.networks.offer)))

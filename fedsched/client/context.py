@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from fedsched.client.dynamic_users import DynamicUsers
 from fedsched.client.network.plan import GroupNetwork
 from fedsched.client.service_book import ServiceBook
 from fedsched.drivers.driver import Driver, DriverNetwork, TaskDirs
@@ -75,6 +76,8 @@ class ClientParts:
     """What the allocations of this host offer."""
     host_env: Mapping[str, str] | None = None
     """What tasks see of the agent's own environment; None: read when it is needed."""
+    users: DynamicUsers = field(default_factory=DynamicUsers)
+    """Users that exist for one task only."""
 
 
 class AllocContext:
@@ -136,6 +139,8 @@ class TaskContext:
         self.actions = actions
         self.task_id = ""
         """What the driver calls it while it is started, else empty."""
+        self.dynamic_user = ""
+        """The number of the user that exists for this task alone, if it has one."""
         self.state = TaskState()
         """As it was reported last."""
         self.hook_env: Mapping[str, str] = {}

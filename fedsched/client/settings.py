@@ -145,6 +145,8 @@ class ClientSettings:
     fingerprint_denylist: tuple[str, ...] = ()
     user_denylist: tuple[str, ...] = ("root", "Administrator")
     user_checked_drivers: tuple[str, ...] = ("exec", "qemu", "java")
+    dynamic_user_min: int = 80_000
+    dynamic_user_max: int = 89_999
     env_denylist: tuple[str, ...] = ()
     """Names (with `*`) of the agent's own variables that no task sees, beyond those that never are."""
     chroot_env: Mapping[str, str] = field(default_factory=lambda: NO_TEXTS)

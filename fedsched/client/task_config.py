@@ -58,7 +58,7 @@ def task_config(task: TaskContext, task_id: str, mounts: Sequence[Mount]) -> Tas
         dirs=task.dirs,
         config=config,
         env=dict(environment.values),
-        user=environment.text(own.user),
+        user=environment.text(own.user) or task.dynamic_user,
         limits=_limits(task),
         logs=LogLimits(
             own.log_config.max_files, own.log_config.max_file_size_mb * _MIB, is_disabled=own.log_config.disabled

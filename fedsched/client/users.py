@@ -35,8 +35,8 @@ def task_owner(task: TaskContext) -> Owner | None:
 
 
 def wanted_user(task: TaskContext) -> str:
-    """The user that the job names, which most do not."""
-    user = task.task.user
+    """The user that the job names, which most do not, or the one that exists for this task alone."""
+    user = task.task.user or task.dynamic_user
     return (task.environment().text(user) if "${" in user else user).strip()
 
 

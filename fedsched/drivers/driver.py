@@ -80,6 +80,8 @@ class Capabilities:
     takes_host_env: bool = True
     """Tasks see the agent's own environment, less what is denied."""
     collects_logs: bool = True
+    dynamic_workload_users: bool = False
+    """A task that names no user gets one that exists for it alone."""
     net_isolation_modes: tuple[NetIsolation, ...] = (NetIsolation.HOST, NetIsolation.GROUP)
 
 

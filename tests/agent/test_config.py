@@ -154,6 +154,11 @@ def test_a_wrong_or_unknown_setting_is_refused_by_name(in_tmp: Path, text: str, 
             "a.toml: client.min_dynamic_port = 9 is above max_dynamic_port = 8 (the first port comes before the last)",
         ),
         (
+            GOOD + "[client]\nenabled = true\n[client.users]\ndynamic_user_min = 9\ndynamic_user_max = 8",
+            "a.toml: client.users.dynamic_user_min = 9 is above dynamic_user_max = 8"
+            " (the lowest number comes before the highest)",
+        ),
+        (
             GOOD + '[client]\nenabled = true\n[client.host_volume.certs]\npath = "etc/certs"',
             'a.toml: client.host_volume.certs.path = "etc/certs" is not an absolute path'
             " (say where on this host the volume is)",

@@ -11,6 +11,7 @@ from fedsched.client.hooks.artifacts import ArtifactsHook
 from fedsched.client.hooks.checks import ChecksHook
 from fedsched.client.hooks.dirs import AllocDirHook, TaskDirHook
 from fedsched.client.hooks.disk import DiskHook
+from fedsched.client.hooks.dynamic_user import DynamicUserHook
 from fedsched.client.hooks.hook import AllocHook, TaskHook
 from fedsched.client.hooks.migrate import DiskMigrationHook, UpstreamHook
 from fedsched.client.hooks.network import NetworkHook
@@ -32,6 +33,7 @@ ALLOC_HOOKS: Final[tuple[type[AllocHook], ...]] = (
 
 TASK_HOOKS: Final[tuple[type[TaskHook], ...]] = (
     ValidateHook,
+    DynamicUserHook,
     TaskDirHook,
     PayloadHook,
     VolumesHook,

@@ -56,6 +56,17 @@ def find_user(written: str, default: str = DEFAULT_USER) -> TaskUser:
     return found if not group else TaskUser(found.name, found.uid, _group(group), found.home)
 
 
+def is_known_id(number: int) -> bool:
+    """Whether this host has a user or a group of that number."""
+    for look_up in (pwd.getpwuid, grp.getgrgid):
+        try:
+            look_up(number)
+        except KeyError:
+            continue
+        return True
+    return False
+
+
 def parse_ranges(written: Iterable[str] | str) -> tuple[tuple[int, int], ...]:
     """Read `0,100-200` (or a list of such) as operators write it."""
     ranges: list[tuple[int, int]] = []
