@@ -67,7 +67,7 @@ sim-daemons SEEDS="200" *MORE:
 chaos *MORE:
     python -m tests.chaos {{ MORE }}
 
-# kill client agents with -9 KILLS times, at random and at each step of a task's life; no task may notice (half an hour)
+# kill client agents with -9 KILLS times, at random and at each step of a task's life; no task may notice (ten to twenty minutes)
 kills KILLS="500" *MORE:
     python -m tests.kills --kills {{ KILLS }} {{ MORE }}
 
