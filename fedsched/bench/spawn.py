@@ -5,6 +5,10 @@ its state on disk, from the agent's side of the driver. *Complete starts*: jobs 
 client, until the servers know that every task has ended; directories, cgroup limits, logs and status through Raft
 included. *Memory*: what supervisors of sleeping tasks add to this machine, shared pages counted in parts.
 
+Commands that do nothing are over at once, so most of these launches find a supervisor whose task has just ended and
+need no fork, as in any burst of short tasks. Launches of tasks that stay need one each and are about half as fast.
+On ext4 without a journal, files deleted during the last minutes make new ones slow: wait a little between two runs.
+
 The baseline is the least a program can do: spawn the command and wait for it, one after the other. It takes turns with
 what is measured, so that a noisy machine is noisy for both.
 """

@@ -169,15 +169,20 @@ class ProcessDriver:
         await trio.lowlevel.checkpoint()
         if task is None:
             return TaskInspection(RunState.UNKNOWN)
-        attributes = {"pid": str(task.pid), "supervisor": str(task.supervisor_pid)}
+        attributes = {"pid": str(task.pid)}
         if task.result is None:
+            attributes["supervisor"] = str(task.supervisor_pid)  # afterwards it may be another task's
             return TaskInspection(RunState.RUNNING, task.started_at_ns, attributes=attributes)
         ended = task.result
         return TaskInspection(RunState.EXITED, task.started_at_ns, ended.finished_at_ns, ended, attributes)
 
     async def task_stats(self, task_id: str) -> ResourceUse:
         task = self._task(task_id)
-        return await trio.to_thread.run_sync(usage, task.cgroups, task.supervisor_pid)
+        if task.result is None:
+            found = await trio.to_thread.run_sync(usage, task.cgroups, task.supervisor_pid)
+            if task.result is None:
+                return found
+        raise TaskUnknown(f"task {task_id} has ended")
 
     async def signal_task(self, task_id: str, signal: str) -> None:
         await self._task(task_id).signal(signal_number(signal))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fedsched.drivers.driver import ResourceUse
@@ -22,8 +22,9 @@ def usage(groups: Sequence[str], supervisor_pid: int) -> ResourceUse:
     for path in groups:
         if os.path.exists(f"{path}/memory.current"):
             return _v2(path)
-    if any(os.path.exists(f"{path}/memory.usage_in_bytes") for path in groups):
-        return _v1(groups)
+    place = {name: path for path in groups for name in _V1_FILES if os.path.exists(f"{path}/{name}")}
+    if "memory.usage_in_bytes" in place:
+        return _v1(groups, place)
     return _tree(processes.descendants(supervisor_pid))
 
 
@@ -45,8 +46,7 @@ def _v2(path: str) -> ResourceUse:
     )
 
 
-def _v1(groups: Sequence[str]) -> ResourceUse:
-    place = {name: path for path in groups for name in _V1_FILES if os.path.exists(f"{path}/{name}")}
+def _v1(groups: Sequence[str], place: Mapping[str, str]) -> ResourceUse:
     memory = _pairs(f"{place['memory.usage_in_bytes']}/memory.stat")
     accounting = _pairs(f"{place['cpuacct.stat']}/cpuacct.stat") if "cpuacct.stat" in place else {}
     throttled = _pairs(f"{place['cpu.stat']}/cpu.stat") if "cpu.stat" in place else {}

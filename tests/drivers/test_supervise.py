@@ -60,19 +60,12 @@ class Stepped:
     def finish(self) -> None:
         if self.it.phase == "running":
             self.agent.send(encode({"id": 1, "op": "stop", "signal": int(signal.SIGKILL), "timeout": 0}))
-        self.until(lambda: self.it.phase == "ended")
-        assert self.ask_last() == {}
+        self.until(lambda: self.it.is_over)
         self.it.end()
         self.agent.close()
+        state_file.remove(self.spec.directory, self.spec.key)
         for fd in self.files:
             os.close(fd)
-
-    def ask_last(self) -> dict[str, Any]:
-        self.agent.send(encode({"id": 2, "op": "acknowledge"}))
-        self.until(lambda: self.it.is_acknowledged)
-        self.hear()
-        found: dict[str, Any] = next(message["ok"] for message in self.come if message.get("id") == 2)
-        return found
 
 
 @pytest.fixture
@@ -88,7 +81,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     assert state_file.keys(str(found.directory)) == []
 
 
-def test_the_end_is_stored_then_told_and_the_files_go_when_it_is_acknowledged(host: Host) -> None:
+def test_the_end_is_stored_then_told(host: Host) -> None:
     spec = host.spec("echo out; echo err >&2; exit 5")
     stepped = Stepped(spec)
     stepped.until(lambda: any(message.get("event") == "ended" for message in stepped.come))
@@ -96,7 +89,7 @@ def test_the_end_is_stored_then_told_and_the_files_go_when_it_is_acknowledged(ho
     stored = state_file.read(spec.directory, spec.key)
     assert stored is not None
     assert (stored["phase"], stored["result"]["exit_code"]) == ("ended", 5)
-    assert stepped.ask("wait")["ok"]["result"] == stored["result"]
+    assert [message["result"] for message in stepped.come] == [stored["result"]]
     stepped.finish()
     assert (host.log(spec), host.log(spec, "stderr")) == ("out\n", "err\n")
 
@@ -108,7 +101,6 @@ def test_requests_are_answered_while_the_task_runs(host: Host, fields: dict[str,
     assert stepped.ask("ping")["ok"]["phase"] == "running"
     assert stepped.ask("attach")["ok"]["child"][0] == stepped.it.child
     assert stepped.ask("update", max_files=3, max_file_bytes=9)["ok"] == {}
-    assert "not ended" in stepped.ask("acknowledge")["error"]
     assert "unknown" in stepped.ask("dance")["error"]
     assert "signal" in stepped.ask("signal")["error"]
     assert stepped.ask("signal", signal=int(signal.SIGCONT))["ok"] == {}
@@ -209,16 +201,16 @@ def test_an_end_that_the_disk_does_not_take_is_not_told_before_it_does(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervise, "STORE_AGAIN_S", 0.01)
-    real = state_file.replace
+    stepped = Stepped(host.spec("exit 0"))
+    real = state_file.StateFile.add
     fails = iter([True, True])
 
-    def full(*arguments: Any) -> None:
+    def full(file: state_file.StateFile, news: dict[str, Any]) -> None:
         if next(fails, False):
             raise OSError(28, "No space left on device")
-        real(*arguments)
+        real(file, news)
 
-    monkeypatch.setattr(state_file, "replace", full)
-    stepped = Stepped(host.spec("exit 0"))
+    monkeypatch.setattr(state_file.StateFile, "add", full)
     stepped.until(lambda: stepped.it.phase == "ended")
 
     assert next(fails, False) is False
@@ -226,10 +218,14 @@ def test_an_end_that_the_disk_does_not_take_is_not_told_before_it_does(
 
 
 def test_a_start_that_the_disk_does_not_take_is_undone(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
+    real = state_file.StateFile.add
 
-    monkeypatch.setattr(state_file, "fill_in", full)
+    def full(file: state_file.StateFile, news: dict[str, Any]) -> None:
+        if news["phase"] == "running":
+            raise OSError(28, "No space left on device")
+        real(file, news)
+
+    monkeypatch.setattr(state_file.StateFile, "add", full)
     supervisor = Supervisor(host.spec(["/bin/sleep", "3600"]), "boot")
     with pytest.raises(LaunchFailed, match="No space"):
         supervisor.launch()
@@ -239,23 +235,61 @@ def test_a_start_that_the_disk_does_not_take_is_undone(host: Host, monkeypatch: 
 
 def test_a_second_claim_of_the_same_key_is_refused(host: Host) -> None:
     spec = host.spec("exit 0")
-    state_file.claim(spec.directory, spec.key, {})
+    _claimed(host, spec.key, {})
     with pytest.raises(LaunchFailed, match="known to be gone"):
         Supervisor(spec, "boot").launch()
     state_file.remove(spec.directory, spec.key)
 
 
-def test_a_large_state_is_replaced_and_a_small_one_filled_in(host: Host) -> None:
-    directory = str(host.directory)
-    state_file.claim(directory, "k", {"phase": "a long claim that is longer than what comes"})
-    inode = (host.directory / "k.state").stat().st_ino
-    state_file.fill_in(directory, "k", {"phase": "x"})
-    assert state_file.read(directory, "k") == {"phase": "x"}
-    assert (host.directory / "k.state").stat().st_ino == inode
+def _claimed(host: Host, key: str, table: dict[str, Any]) -> None:
+    file = state_file.claim(str(host.directory), key, table)
+    assert file is not None
+    file.close()
 
-    state_file.fill_in(directory, "k", {"phase": "y" * 5000})
-    assert state_file.read(directory, "k") == {"phase": "y" * 5000}
+
+def test_a_state_is_what_all_its_lines_say_and_a_line_without_an_end_says_nothing(host: Host) -> None:
+    directory = str(host.directory)
+    file = state_file.claim(directory, "k", {"phase": "launching", "state": "x" * 9000})
+    assert file is not None
+    file.add({"phase": "running"})
+    with (host.directory / "k.state").open("ab") as other:
+        other.write(b'{"phase":"ended"}')
+    assert state_file.read(directory, "k") == {"phase": "running", "state": "x" * 9000}
+
+    file.add({"phase": "ended", "result": 1})
+    file.close()
+    assert state_file.read(directory, "k") == {"phase": "ended", "state": "x" * 9000, "result": 1}
     state_file.remove(directory, "k")
+
+
+def test_a_line_that_the_disk_took_half_of_is_told_anew(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = str(host.directory)
+    file = state_file.claim(directory, "k", {"phase": "running"})
+    assert file is not None
+    real, room = os.pwrite, [5, 0]
+
+    def full(fd: int, data: bytes, at: int) -> int:
+        if not room:
+            return real(fd, data, at)
+        if taken := room.pop(0):
+            return real(fd, data[:taken], at)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space"):
+        file.add({"phase": "ended"})
+    assert state_file.read(directory, "k") == {"phase": "running"}
+    file.add({"phase": "ended"})
+    file.close()
+    assert state_file.read(directory, "k") == {"phase": "ended"}
+    state_file.remove(directory, "k")
+
+
+def test_the_state_of_a_supervisor_of_an_older_version_is_read(host: Host) -> None:
+    (host.directory / "k.state").write_bytes(b'{"phase":"running"}     ')
+
+    assert state_file.read(str(host.directory), "k") == {"phase": "running"}
+    state_file.remove(str(host.directory), "k")
 
 
 def test_a_rehearsal_leaves_nothing(host: Host) -> None:

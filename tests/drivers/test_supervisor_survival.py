@@ -23,6 +23,12 @@ from tests.drivers.supervised import Host, gone, processes_of, retire, run
 ROOT = Path(__file__).parents[2]
 
 
+def _claim(host: Host, key: str, table: dict[str, object]) -> None:
+    file = state_file.claim(str(host.directory), key, table)
+    assert file is not None
+    file.close()
+
+
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
     found = Host(tmp_path)
@@ -163,7 +169,7 @@ def test_after_a_reboot_nothing_of_before_is_believed_or_killed(host: Host) -> N
         me = [bystander.pid, processes.start_time(bystander.pid)]
         host.directory.mkdir(exist_ok=True)
         table = {"version": 1, "phase": "running", "boot_id": "another", "supervisor": me, "child": me}
-        state_file.claim(str(host.directory), "old", table)
+        _claim(host, "old", table)
         async with host.agent() as agent:
             with pytest.raises(TaskUnknown, match="started anew"):
                 await agent.find("old")
@@ -181,7 +187,7 @@ def test_a_pid_that_is_somebody_else_now_is_not_killed(host: Host) -> None:
         reused = [bystander.pid, processes.start_time(bystander.pid) - 1]
         host.directory.mkdir(exist_ok=True)
         table = {"version": 1, "phase": "running", "boot_id": processes.boot_id(), "supervisor": reused}
-        state_file.claim(str(host.directory), "old", table | {"child": reused})
+        _claim(host, "old", table | {"child": reused})
         async with host.agent() as agent:
             with pytest.raises(TaskUnknown):
                 await agent.find("old")
@@ -224,7 +230,7 @@ def test_a_task_known_not_to_run_is_never_launched_later(host: Host) -> None:
 def test_a_note_against_a_launch_goes_when_it_is_old(host: Host) -> None:
     async def scenario() -> None:
         host.directory.mkdir()
-        state_file.claim(str(host.directory), "old", {"phase": "never", "claimed_at": 1.0})
+        _claim(host, "old", {"phase": "never", "claimed_at": 1.0})
         async with host.agent() as agent:
             assert agent.keys() == []
             with pytest.raises(TaskUnknown):

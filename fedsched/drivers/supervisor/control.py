@@ -57,21 +57,26 @@ class Control:
                 raise SupervisorGone(f"the supervisor's connection failed: {error}") from error
         return self._come.popleft()
 
-    async def receive(self, tell: Callable[[dict[str, Any]], None]) -> None:
-        """Hand out answers, and tell all else; until the connection ends."""
+    async def receive(self, tell: Callable[[dict[str, Any]], bool]) -> bool:
+        """Hand out answers, and tell all else; until the connection ends, which is false, or the listener has heard
+        enough and nobody waits for an answer: then it is true, and the connection is as it was when it was new."""
+        is_enough = False
         try:
             while True:
                 message = await self.next_message()
                 number = message.get("id")
                 if number is None:
-                    tell(message)
+                    if tell(message):
+                        is_enough = not self._asked and not self._come
+                        return is_enough
                 elif number in self._asked:
                     self._answers[number] = message
                     self._asked.pop(number).set()
         except SupervisorGone:
-            return
+            return False
         finally:
-            self.close()
+            if not is_enough:
+                self.close()
 
     async def ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
         """Ask and wait for the answer. Raises `Refused`, `SupervisorGone`."""

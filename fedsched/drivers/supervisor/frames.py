@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
     from fedsched.drivers.supervisor.bare import socket
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """What a supervisor says it speaks. An agent talks to all that are in `SPOKEN`, also after an upgrade."""
-SPOKEN: Final = frozenset({1})
+SPOKEN: Final = frozenset({1, 2})
+STAYS: Final = 1
+"""Supervisors of this version stay when their task has ended, until they are told that it was acknowledged."""
 MAX_REQUEST: Final = 4 << 20
 """A launch carries a whole environment; the kernel gives exec 2 MiB of it, JSON at worst six bytes for one."""
 MAX_PENDING: Final = 256 << 10

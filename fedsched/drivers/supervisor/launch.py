@@ -102,7 +102,7 @@ class LaunchSpec:
         self.umask = umask
         self.cgroups = cgroups or []
         """Absolute paths of the groups the task is put into before exec, one per hierarchy. Made by the
-        supervisor, removed by it when its task's end was acknowledged."""
+        supervisor, removed by it when its task has ended."""
         self.cgroup_files = cgroup_files or []
         """What to write into them first, in this order: path, value."""
         self.cgroup_kill = cgroup_kill

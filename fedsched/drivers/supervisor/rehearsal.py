@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 
+from fedsched.drivers.supervisor import state_file
 from fedsched.drivers.supervisor.bare import SIG_IGN, SIGCHLD, signal, socket, socketpair
 from fedsched.drivers.supervisor.child import LaunchFailed
 from fedsched.drivers.supervisor.connections import Connection
@@ -30,7 +31,7 @@ KEY: Final = "rehearsal"
 
 
 def rehearse(directory: str, boot_id: str, read_spec: Callable[[socket], LaunchSpec | None]) -> None:
-    """Launch, follow, end and acknowledge tasks that do nothing. Children must be waited for by nobody else.
+    """Launch, follow and end tasks that do nothing. Children must be waited for by nobody else.
 
     In a directory of its own: whoever is killed meanwhile must not leave anything that looks like a task.
     """
@@ -62,16 +63,14 @@ def _once(stage: str, boot_id: str, read_spec: Callable[[socket], LaunchSpec | N
         theirs.send(encode(spec.as_table()))
         told = read_spec(ours)
         assert told is not None
-        supervisor = Supervisor(told, boot_id)
+        supervisor = Supervisor(told, boot_id, may_serve_again=True)
         connection = Connection(ours)
         connection.send({"started": supervisor.launch()})
         supervisor.begin(connection)
-        while supervisor.phase != "ended":
+        while not supervisor.is_over:
             supervisor.step()
-        theirs.send(encode({"id": 1, "op": "acknowledge"}))
-        while not supervisor.is_acknowledged:
-            supervisor.step()
-        supervisor.end()
+        supervisor.end(connection)
+        state_file.remove(stage, KEY)
         Frames().feed(theirs.recv(65536))
     finally:
         ours.close()

@@ -55,6 +55,10 @@ class Sessions:
             for fd in {*theirs, *ours}:
                 os.close(fd)
 
+    def end(self) -> None:
+        """The task is over: nothing keeps its supervisor any more."""
+        del self._owner
+
     def ended(self, pid: int, status: int) -> None:
         """A process was reaped; if it was a command, its caller is told."""
         connection = self._running.pop(pid, None)

@@ -1,12 +1,14 @@
-"""What a supervisor leaves on disk about itself and its task; its end is put there as a whole, by rename.
+"""What a supervisor leaves on disk about itself and its task: a table, told line by line.
 
 The file is made before anything else, so its name is a claim: whoever creates it first, a supervisor that is about to
 launch or an agent that wants to be sure that nothing will be, has decided it for both. It is not synced: after a power
 cut the boot id differs and nothing it says counts any more.
 
-A claim is filled in where it is, by one small write: nobody was told anything yet, whoever reads half of it reads
-again, and a second file per launch would cost a disk more than all else that is done for it (ext4 looks long for a
-place for new files where many were deleted lately).
+Every line is a table of what is new; together they are the state. A line counts when its end is there. The kernel shows
+a file's new length after the bytes that made it longer, and a supervisor that is killed, or a disk that is full, may
+leave a line without an end: so a reader sees a whole line or none of it, without a second file and a rename. That
+matters because a second file would cost a disk more than all else that is done for a task (ext4 looks long for a place
+for new files where many were deleted lately).
 
 Light: this is part of every supervisor.
 """
@@ -24,59 +26,60 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".state"
 SOCKET: Final = ".sock"
 MAX_STATE: Final = 1 << 20
-ONE_WRITE: Final = 4096
-"""Within a page, a write is done or not begun, whoever is killed."""
 
 
-def claim(directory: str, key: str, table: dict[str, Any]) -> bool:
-    """Create the file with `table` in it; false if it exists."""
+class StateFile:
+    """A state file of our own, still being told."""
+
+    __slots__ = ("_end", "_fd")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._end = 0
+
+    def add(self, news: dict[str, Any]) -> None:
+        """Add what is new. Raises `OSError`, and then readers see nothing of it; it may be tried again."""
+        data = to_json(news) + b"\n"
+        at = self._end
+        while data:
+            written = os.pwrite(self._fd, data, at)
+            at += written
+            data = data[written:]
+        self._end = at
+
+    def close(self) -> None:
+        """There is nothing more to tell."""
+        os.close(self._fd)
+
+
+def claim(directory: str, key: str, table: dict[str, Any]) -> StateFile | None:
+    """Create the file with `table` in it; None if it exists."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        fd = os.open(f"{directory}/{key}{SUFFIX}", flags, 0o600)
+        file = StateFile(os.open(f"{directory}/{key}{SUFFIX}", flags, 0o600))
     except FileExistsError:
-        return False
+        return None
     try:
-        os.write(fd, to_json(table))
-    finally:
-        os.close(fd)
-    return True
-
-
-def fill_in(directory: str, key: str, table: dict[str, Any]) -> None:
-    """Put `table` in the place of a claim of our own."""
-    data = to_json(table)
-    if len(data) > ONE_WRITE:
-        replace(directory, key, table)
-        return
-    fd = os.open(f"{directory}/{key}{SUFFIX}", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        os.write(fd, data.ljust(os.fstat(fd).st_size))
-    finally:
-        os.close(fd)
-
-
-def replace(directory: str, key: str, table: dict[str, Any]) -> None:
-    """Put `table` in its place."""
-    path = f"{directory}/{key}{SUFFIX}"
-    fd = os.open(f"{path}~", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        data = to_json(table)
-        while data:
-            data = data[os.write(fd, data) :]
-    finally:
-        os.close(fd)
-    os.rename(f"{path}~", path)
+        file.add(table)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def read(directory: str, key: str) -> dict[str, Any] | None:
     """What it says; None if there is none; an empty table if it cannot be read (a claim being written, or damage)."""
     try:
         with open(f"{directory}/{key}{SUFFIX}", "rb") as file:
-            return from_json(file.read(MAX_STATE + 1).rstrip(b" "))
+            first, *rest = file.read(MAX_STATE + 1).split(b"\n")
+        table = from_json(first.rstrip(b" "))  # a supervisor of an older version wrote one line, padded, without an end
+        for line in rest[:-1]:
+            table |= from_json(line)
     except FileNotFoundError:
         return None
     except (OSError, BadFrame):
         return {}
+    return table
 
 
 def remove(directory: str, key: str) -> None:

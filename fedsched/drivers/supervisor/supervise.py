@@ -1,11 +1,15 @@
-"""One task's supervisor: launches it, keeps its output, knows how it ended, and stays until that was acknowledged.
+"""One task's supervisor: launches it, keeps its output, and stays until how it ended is on disk and was told.
 
 One thread, one poll loop, nothing that waits. The order that everything rests on: the state file says that a task runs
 before anybody is told, and how it ended before anybody is told. Peers come and go; none of them can stop it, block it
 or make it grow.
 
     launching -> running -> ending (the task's process is gone; what it left is killed, its pipes are drained)
-              -> ended (state file has the result) -> acknowledged: files and cgroups removed, the supervisor exits
+              -> ended (the state file has the result, cgroups are gone, whoever listens was told)
+
+The state file stays until an agent has acknowledged it, and needs nobody to keep it. So a supervisor is free when its
+task has ended: if it is still what a new one would be, it offers itself for the next task to the agent it works for,
+which costs neither of them a fork; else it exits.
 
 Light: every task has one of these.
 """
@@ -39,14 +43,17 @@ VANISH_S: Final = 15.0
 """How long after a SIGKILL processes may take to be gone (a disk may hold them)."""
 AGAIN_S: Final = 0.02
 STORE_AGAIN_S: Final = 0.5
+LEAVE_S: Final = 2.0
+"""How long peers that do not read have to hear the end: the state file has it too."""
 FOREVER: Final = float("inf")
 
 
 class Supervisor:
-    """The whole of it; `run` returns when it was acknowledged."""
+    """The whole of it; `run` returns when its task has ended and that was told."""
 
-    def __init__(self, spec: LaunchSpec, boot_id: str) -> None:
+    def __init__(self, spec: LaunchSpec, boot_id: str, *, may_serve_again: bool = False) -> None:
         self.spec = spec
+        self._may_serve_again = may_serve_again
         self.jail: Jail | None = None
         self.child = 0
         self.phase = "launching"
@@ -75,14 +82,18 @@ class Supervisor:
         self._vanish_until = FOREVER
         self._again_at = FOREVER
         self._ooms = 0
+        self._leave_at = FOREVER
         self._listener: socket | None = None
-        self.is_acknowledged = False
+        self.is_free = False
+        """The task has ended, and nothing of it is left in this process."""
 
     def launch(self) -> dict[str, Any]:
         """Claim the key and start the task. Raises `LaunchFailed`, with nothing left behind."""
         spec = self.spec
-        if not state_file.claim(spec.directory, spec.key, self.table):
+        state = state_file.claim(spec.directory, spec.key, self.table)
+        if state is None:
             raise LaunchFailed(f"{spec.task_id} was started before, or is known to be gone")
+        self._state = state
         try:
             for path in spec.cgroups:
                 os.makedirs(path, exist_ok=True)
@@ -102,12 +113,16 @@ class Supervisor:
                     os.close(fd)
             self.phase = "running"
             child = [self.child, processes.start_time(self.child)]
-            self.table |= {"phase": self.phase, "child": child, "started_at_ns": time_ns()}
-            state_file.fill_in(spec.directory, spec.key, self.table)
+            self._note({"phase": self.phase, "child": child, "started_at_ns": time_ns()})
         except Exception as error:
             self._give_up()
             raise error if isinstance(error, LaunchFailed) else LaunchFailed(_said(error)) from error
         return self.table
+
+    def _note(self, news: dict[str, Any]) -> None:
+        """Put it on disk, for everybody who asks later. Raises `OSError`."""
+        self._state.add(news)
+        self.table |= news
 
     def _give_up(self) -> None:
         """Undo a launch: nothing of it may be left."""
@@ -117,14 +132,15 @@ class Supervisor:
         self._release()
         for path in self.spec.cgroups:
             _remove_group(path)
+        self._state.close()
         state_file.remove(self.spec.directory, self.spec.key)
 
     def run(self, first: Connection) -> None:
-        """Serve until acknowledged."""
+        """Serve until the task has ended and everybody who listens was told, or does not read."""
         self.begin(first)
-        while not self.is_acknowledged:
+        while not self.is_over:
             self.step()
-        self.end()
+        self.end(first)
 
     def begin(self, first: Connection) -> None:
         """Listen to everybody."""
@@ -143,14 +159,26 @@ class Supervisor:
             self._handle(fd, events)
         self._on_time(monotonic())
 
-    def end(self) -> None:
-        """Nobody asks for this task any more: let go of everything."""
+    @property
+    def is_over(self) -> bool:
+        """Has everything been said, or did nobody listen for long enough?"""
+        if self.phase != "ended":
+            return False
+        return not any(one.wants_to_write for one in self.connections.values()) or monotonic() >= self._leave_at
+
+    def end(self, first: Connection | None = None) -> None:
+        """Let go of everything, but of the `first` connection if it was told that this process is free."""
+        self._state.close()
         for connection in self.connections.values():
-            connection.close()
+            if connection is not first or not self.is_free:
+                connection.close()
         if self._listener is not None:
             self._listener.close()
         os.close(self._wakeup)
         os.close(set_wakeup_fd(-1))
+        # Without circles its memory is free at once: nothing collects garbage here.
+        self._handlers.clear()
+        self.sessions.end()
 
     def _handle(self, fd: int, events: int) -> None:
         handler = self._handlers.get(fd)
@@ -202,7 +230,7 @@ class Supervisor:
                 self._forget(fd)
             self._waiting = [waiting for waiting in self._waiting if waiting[0] is not connection]
             self.sessions.close(connection)
-            if not self.connections:
+            if not self.connections and self.phase != "ended":
                 self._open_door()
         else:
             self._poll.modify(fd, POLLIN | (POLLOUT if connection.wants_to_write else 0))
@@ -271,15 +299,6 @@ class Supervisor:
         if self.phase != "running":
             raise ValueError("the task has ended")
         return self.sessions.start(connection, request)
-
-    def _acknowledge(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        if self.phase != "ended":
-            raise ValueError("the task has not ended")
-        for path in self.spec.cgroups:
-            _remove_group(path)
-        state_file.remove(self.spec.directory, self.spec.key)
-        self.is_acknowledged = True
-        return {}
 
     # What happens
 
@@ -382,22 +401,35 @@ class Supervisor:
             self._forget(fd)
         self.output.close()
         result = self.table["result"]
+        for path in self.spec.cgroups:
+            _remove_group(path)
         if self._has_children():
             result["error"] = f"processes of the task were still there {VANISH_S:.0f} s after they were killed"
         self.phase = "ended"
         try:
-            self.table |= {"phase": self.phase, "result": result, "output": self.output.report()}
-            state_file.replace(self.spec.directory, self.spec.key, self.table)
+            self._note({"phase": self.phase, "result": result, "output": self.output.report()})
         except OSError:
             # What is not on disk is not told: a full disk may have room again.
             self.phase = "ending"
             self._again_at = monotonic() + STORE_AGAIN_S
             return
         self._again_at = FOREVER
+        self._leave_at = monotonic() + LEAVE_S
         waiting, self._waiting = self._waiting, []
         for connection, number in waiting:
             self.tell(connection, {"id": number, "ok": {"result": result}})
-        self._tell_all({"event": "ended", "result": result})
+        self.is_free = self._may_serve_again and self._is_as_new(result)
+        self._tell_all({"event": "ended", "result": result, "is_free": self.is_free})
+
+    def _is_as_new(self, result: dict[str, Any]) -> bool:
+        """Would a fork of the warm process be any different? Only the plainest of lives leaves no doubt."""
+        return (
+            self.spec.isolation is None
+            and self._listener is None
+            and not result["error"]
+            and len(self.connections) == 1
+            and not any(one.wants_to_write or one.session for one in self.connections.values())
+        )
 
     def _tell_all(self, message: dict[str, Any]) -> None:
         for connection in list(self.connections.values()):
@@ -418,7 +450,7 @@ class Supervisor:
                 return
 
     def _timeout_ms(self) -> int | None:
-        at = min(self._kill_at, self._again_at, self.output.wake_at())
+        at = min(self._kill_at, self._again_at, self._leave_at, self.output.wake_at())
         if at == FOREVER:
             return None
         return max(0, int((at - monotonic()) * 1000) + 1)
@@ -434,7 +466,6 @@ OPERATIONS: Final[dict[str, Callable[[Supervisor, Connection, dict[str, Any]], d
     "update": Supervisor._update,
     "stats": Supervisor._ping,
     "exec": Supervisor._exec,
-    "acknowledge": Supervisor._acknowledge,
 }
 
 

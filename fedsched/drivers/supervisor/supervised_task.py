@@ -12,9 +12,9 @@ import trio
 
 from fedsched.drivers.driver import ExecCommand, ExitResult, TaskUnknown
 from fedsched.drivers.supervisor import leftovers, processes, state_file
-from fedsched.drivers.supervisor.control import Control, SupervisorGone, dial
+from fedsched.drivers.supervisor.control import Control, Refused, SupervisorGone, dial
 from fedsched.drivers.supervisor.exec_session import SupervisedSession
-from fedsched.drivers.supervisor.frames import SPOKEN
+from fedsched.drivers.supervisor.frames import SPOKEN, STAYS
 
 LOST: Final = "its supervisor was killed, and what was left of the task with it: how it ended is not known"
 STOP_GRACE_S: Final = 20.0
@@ -25,13 +25,21 @@ class SupervisedTask:
     """One task. Made by `Supervisors`, which runs `follow` for as long as the agent lives."""
 
     def __init__(
-        self, directory: Path, key: str, table: Mapping[str, Any], control: Control | None, tell: Callable[[str], None]
+        self,
+        directory: Path,
+        key: str,
+        table: Mapping[str, Any],
+        control: Control | None,
+        tell: Callable[[str], None],
+        give_back: Callable[[Control], None] | None = None,
     ) -> None:
+        """`give_back` takes the connection to a supervisor that is free for another task."""
         self.directory = directory
         self.key = key
         self.table = dict(table)
         self._control = control
         self._tell = tell
+        self._give_back = give_back
         self._ended = trio.Event()
         self.result: ExitResult | None = None
         if table.get("result"):
@@ -63,7 +71,9 @@ class SupervisedTask:
         one that is dead has what it left cleared away."""
         while True:
             if self._control is not None:
-                await self._control.receive(self._heard)
+                control = self._control
+                if await control.receive(self._heard) and self._give_back is not None:
+                    self._give_back(control)
                 self._control = None
             if self._ended.is_set():
                 return
@@ -108,9 +118,11 @@ class SupervisedTask:
         return await self._ask("ping")
 
     async def acknowledge(self) -> None:
-        """Its end is stored elsewhere now: the supervisor removes what is left of it, and goes."""
+        """Its end is stored elsewhere now: what is left of it goes. Raises `Refused` if it has not ended."""
+        if not self._ended.is_set():
+            raise Refused(f"task {self.task_id} has not ended")
         control = self._control
-        if control is not None and not control.is_closed:
+        if control is not None and not control.is_closed and self.table.get("version") == STAYS:
             with suppress(SupervisorGone):  # gone before it could say so: what it left is removed below
                 await control.ask("acknowledge")
                 control.close()
@@ -136,6 +148,8 @@ class SupervisedTask:
 
     async def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
         control = self._control
+        if self._ended.is_set():
+            raise Refused(f"task {self.task_id} has ended")
         if control is None:
             raise SupervisorGone(f"the supervisor of {self.task_id} is not connected")
         return await control.ask(operation, **arguments)
@@ -150,12 +164,16 @@ class SupervisedTask:
             self._control = None
             await trio.sleep(0.1)
 
-    def _heard(self, message: Mapping[str, Any]) -> None:
+    def _heard(self, message: Mapping[str, Any]) -> bool:
+        """Something happened; true if the supervisor is free for another task, and we have somebody who gives it one.
+        Otherwise it closes the connection, or waits to be acknowledged."""
         match message.get("event"):
             case "ended":
                 self._finish(message["result"])
+                return bool(message.get("is_free")) and self._give_back is not None
             case "dropped":
                 self._tell(f"{message['bytes']} bytes of its output were dropped: the disk did not take them")
+        return False
 
     def _finish(self, result: Mapping[str, Any]) -> None:
         if self.result is None:

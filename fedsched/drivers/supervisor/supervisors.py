@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ import fedsched
 from fedsched.drivers.driver import DriverError, TaskUnknown
 from fedsched.drivers.supervisor import leftovers, processes, state_file, warm
 from fedsched.drivers.supervisor.control import Control, SupervisorGone, dial
+from fedsched.drivers.supervisor.frames import STAYS, encode
 from fedsched.drivers.supervisor.launch import LaunchSpec
 from fedsched.drivers.supervisor.supervised_task import SupervisedTask, attach
 
@@ -29,6 +31,13 @@ START_S: Final = 30.0
 ATTACH_S: Final = 10.0
 TRIES: Final = 3
 NOTE_S: Final = 3600.0
+RETIRE_S: Final = 5.0
+FREE_MAX: Final = 2 * LAUNCHES_AT_ONCE
+"""Supervisors whose task has ended and that wait for another; more are let go."""
+FREE_S: Final = warm.FREE_S / 2
+"""One that has waited longer may be about to leave."""
+FREE_SPEC_MAX: Final = 64 << 10
+"""Bytes of a launch that a supervisor which was used before is given: what it reads, it keeps room for."""
 STARTER: Final = (
     "import sys; sys.path.insert(0, sys.argv.pop()); from fedsched.drivers.supervisor.warm import start; start()"
 )
@@ -57,6 +66,8 @@ class Supervisors:
         self._limit = trio.CapacityLimiter(LAUNCHES_AT_ONCE)
         self._warm: socket.socket | None = None
         self._warming = trio.Lock()
+        self._free: deque[tuple[float, Control]] = deque()
+        """Since when, and how to reach them; the one that was used last is last, and is used first."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled. Tasks and their supervisors run on."""
@@ -71,18 +82,24 @@ class Supervisors:
         finally:
             self._nursery = None
             self._drop_warm()
+            self._drop_free()
 
     async def launch(self, spec: LaunchSpec) -> SupervisedTask:
         """Start a task; returns when it has been executed and its state is on disk. Raises `LaunchError`."""
         async with self._limit:
-            for _ in range(TRIES):
-                control = await self._hand_over(spec)
+            tries = 0
+            while tries < TRIES:
+                control = await self._hand_to_free(spec)
+                is_new = control is None
+                if control is None:
+                    tries += 1
+                    control = await self._hand_over(spec)
                 try:
                     with trio.fail_after(START_S):
                         answer = await control.next_message()
                 except SupervisorGone:
                     control.close()
-                    await self._after_silence(spec)
+                    await self._after_silence(spec, is_new=is_new)
                     continue
                 except BaseException:
                     control.close()
@@ -107,6 +124,8 @@ class Supervisors:
         if table.get("boot_id") not in (None, processes.boot_id()):
             await trio.to_thread.run_sync(leftovers.remove, directory, key, table)
             raise TaskUnknown(f"{key} ran before this host was started anew")
+        if table.get("result") and table.get("version") != STAYS:
+            return SupervisedTask(self.directory, key, table, None, self._teller(key))
         try:
             with trio.move_on_after(ATTACH_S):
                 return await self._attach(key, table)
@@ -131,18 +150,21 @@ class Supervisors:
         await task.acknowledge()
 
     async def retire(self) -> None:
-        """End the warm process; it is started again when needed. Supervisors stay."""
+        """End the warm process and return when it is gone; it is started again when needed. Supervisors of tasks stay,
+        those without one go."""
+        self._drop_free()
         try:
             control = dial(self.directory, warm.NAME)
         except SupervisorGone:
             return
         try:
-            with suppress(SupervisorGone):
+            with suppress(SupervisorGone), trio.move_on_after(RETIRE_S):
                 await control.next_message()
                 await control.send_raw(warm.RETIRE)
+                await control.next_message()  # it has nothing to say: this is the end of its connection
         finally:
             control.close()
-        self._drop_warm()
+            self._drop_warm()
 
     def keys(self) -> list[str]:
         """All tasks that left something here."""
@@ -171,12 +193,14 @@ class Supervisors:
             try:
                 return dial(self.directory, key + state_file.SOCKET)
             except SupervisorGone:
-                if not _is_alive(table):
+                found = await trio.to_thread.run_sync(state_file.read, str(self.directory), key)
+                if not _is_alive(table) or (found and found.get("result")):
                     raise
                 await trio.sleep(0.01)
 
     def _followed(self, key: str, table: dict[str, Any], control: Control) -> SupervisedTask:
-        task = SupervisedTask(self.directory, key, table, control, self._teller(str(table.get("task_id", key))))
+        teller = self._teller(str(table.get("task_id", key)))
+        task = SupervisedTask(self.directory, key, table, control, teller, self._take_back)
         if self._nursery is None:
             control.close()
             raise DriverError("the driver is being stopped", is_recoverable=True)
@@ -193,8 +217,11 @@ class Supervisors:
     def _settled_state(self, key: str, may_be_starting: bool) -> dict[str, Any] | None:
         """What the state file says once a launch that is under way is over. Blocking."""
         directory = str(self.directory)
-        if may_be_starting and state_file.claim(directory, key, {"phase": "never", "claimed_at": time.time()}):
-            return None
+        if may_be_starting:
+            note = state_file.claim(directory, key, {"phase": "never", "claimed_at": time.time()})
+            if note is not None:
+                note.close()
+                return None
         give_up = time.monotonic() + ATTACH_S
         while True:
             table = state_file.read(directory, key)
@@ -212,16 +239,50 @@ class Supervisors:
             if table.get("phase") == "never" and time.time() - float(table.get("claimed_at") or 0) > NOTE_S:
                 state_file.remove(str(self.directory), key)
 
-    async def _after_silence(self, spec: LaunchSpec) -> None:
+    async def _after_silence(self, spec: LaunchSpec, *, is_new: bool) -> None:
         """A launch ended without a word: either it never began, and may be tried again, or its supervisor died."""
         directory = str(self.directory)
-        self._drop_warm()
+        if is_new:
+            self._drop_warm()
+        else:
+            self._drop_free()  # if one of them left, so may have others
         table = await trio.to_thread.run_sync(state_file.read, directory, spec.key)
         if table is None:
             return
         await trio.to_thread.run_sync(leftovers.clear, table)
         await trio.to_thread.run_sync(leftovers.remove, directory, spec.key, table)
         raise LaunchError(f"the supervisor of {spec.task_id} was killed while it started", is_recoverable=True)
+
+    def _take_back(self, control: Control) -> None:
+        """A supervisor is free for another task: it is kept for a moment."""
+        if self._nursery is None:
+            control.close()
+            return
+        self._free.append((trio.current_time(), control))
+        self._drop_free(FREE_MAX)
+
+    def _drop_free(self, most: int = 0) -> None:
+        """Let go of all but so many; whose connection ends, goes."""
+        while len(self._free) > most:
+            self._free.popleft()[1].close()
+
+    async def _hand_to_free(self, spec: LaunchSpec) -> Control | None:
+        """Give a task to a supervisor that is free; None if there is none, or the task is not for one of them."""
+        while self._free and trio.current_time() - self._free[0][0] > FREE_S:
+            self._free.popleft()[1].close()
+        if not self._free or spec.isolation is not None:
+            return None
+        message = encode(spec.as_table())
+        if len(message) > FREE_SPEC_MAX:
+            return None
+        _, control = self._free.pop()
+        try:
+            with suppress(SupervisorGone):  # told by the silence that follows
+                await control.send_raw(message)
+        except BaseException:
+            control.close()
+            raise
+        return control
 
     async def _hand_over(self, spec: LaunchSpec) -> Control:
         """Send one end of a new connection to the warm process and the spec into the other."""

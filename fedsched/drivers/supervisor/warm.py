@@ -48,6 +48,10 @@ IDLE_MS: Final = 5_000
 """How often a process that nobody is connected to looks whether anybody can be."""
 SPEC_S: Final = 10.0
 """How long a supervisor waits to be told what to launch."""
+FREE_S: Final = 2.0
+"""How long one that is free again waits for its agent to give it another task. In a burst they come at once."""
+MAX_TASKS: Final = 50
+"""One after the other, for one supervisor: whatever could pile up in a process does not."""
 MAX_ERRORS: Final = 1 << 20
 OOM_SCORE: Final = -500
 PR_SET_CHILD_SUBREAPER: Final = 36
@@ -81,12 +85,16 @@ class Warm:
         self._boot_id = boot_id
 
     def run(self) -> None:
-        """Serve until retired, or until nobody can come any more: agents are gone, and so is the socket's name."""
+        """Serve until retired, or until there is no reason to stay: no agent is connected, and either none can come
+        any more, because the socket's name is gone, or no supervisor lives that would make one come."""
         gc.collect()
         gc.disable()
         gc.freeze()
         while self._agents or os.path.lexists(self._path):
-            for fd, _ in self._poll.poll(None if self._agents else IDLE_MS):
+            happened = self._poll.poll(None if self._agents else IDLE_MS)
+            if not happened and not self._agents and not _has_children():
+                return
+            for fd, _ in happened:
                 if fd == self._listener.fileno():
                     self._greet()
                 elif fd in self._agents and not self._serve(self._agents[fd]):
@@ -149,27 +157,31 @@ class Warm:
         for agent in self._agents.values():
             agent.close()
         control = socket(fileno=fd)
-        spec = _read_spec(control)
-        if spec is None:
-            return 1
-        if not spec.cgroup_kill:
-            prctl(PR_SET_CHILD_SUBREAPER, 1)
-        supervisor = Supervisor(spec, self._boot_id)
+        for left in reversed(range(MAX_TASKS)):
+            spec = _read_spec(control, SPEC_S if left == MAX_TASKS - 1 else FREE_S)
+            if spec is None or not self._one_task(spec, control, may_serve_again=left > 0):
+                break
+        return 0
+
+    def _one_task(self, spec: LaunchSpec, control: socket, *, may_serve_again: bool) -> bool:
+        """A task's whole life; true if this process is as good as new afterwards, and its agent knows."""
+        prctl(PR_SET_CHILD_SUBREAPER, 0 if spec.cgroup_kill else 1)
+        supervisor = Supervisor(spec, self._boot_id, may_serve_again=may_serve_again)
         connection = Connection(control)
         try:
             table = supervisor.launch()
         except LaunchFailed as error:
             connection.send({"error": str(error)})
-            return 1
+            return False
         connection.send({"started": table})
         supervisor.run(connection)
-        return 0
+        return supervisor.is_free and not (connection.is_closed or connection.wants_to_write)
 
 
-def _read_spec(control: socket) -> LaunchSpec | None:
+def _read_spec(control: socket, patience_s: float = SPEC_S) -> LaunchSpec | None:
     """What to launch, or None from an agent that is gone, slow, or talks nonsense."""
     frames = Frames()
-    give_up = monotonic() + SPEC_S
+    give_up = monotonic() + patience_s
     try:
         while (left := give_up - monotonic()) > 0:
             control.settimeout(left)
@@ -181,6 +193,14 @@ def _read_spec(control: socket) -> LaunchSpec | None:
     except (OSError, BadFrame, TypeError):
         return None
     return None
+
+
+def _has_children() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _settle_down(directory: str) -> None:
