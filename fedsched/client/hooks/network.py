@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from fedsched.client.context import AllocContext
 from fedsched.client.hooks.hook import AllocHook, HookFailed
 from fedsched.client.hooks.services import group_environment
 from fedsched.client.network.plan import NO_NETWORK, OWN_MODES, Wish
 from fedsched.drivers.driver import NetIsolation
+
+HOST_MODES: Final = ("", "host")
 
 
 def wish_of(alloc: AllocContext) -> Wish:
@@ -17,7 +19,7 @@ def wish_of(alloc: AllocContext) -> Wish:
     if not networks:
         return Wish()
     network = networks[0]
-    mode = "" if network.mode == "host" else network.mode
+    mode = "" if network.mode in HOST_MODES else network.mode
     if mode and mode not in OWN_MODES:
         raise HookFailed(f"network mode {mode[:80]!r} is not built here", hint="host, bridge and none are")
     return Wish(mode, group_environment(alloc).text(network.hostname), network.dns)
@@ -54,8 +56,8 @@ class NetworkHook(AllocHook):
         await self._close()  # again, if it failed then
 
     async def _close(self) -> None:
-        networks = self.alloc.parts.networks
-        if networks is not None and self.alloc.group.networks:
+        networks, said = self.alloc.parts.networks, self.alloc.group.networks
+        if networks is not None and said and (said[0].mode not in HOST_MODES or said[0].dns is not None):
             await networks.close(self.alloc.alloc.id)
 
     def _check_drivers(self, wish: Wish) -> None:
