@@ -34,6 +34,11 @@ def task_owner(task: TaskContext) -> Owner | None:
     return Owner(found.uid, found.gid)
 
 
+def has_own_user(task: TaskContext) -> bool:
+    """Whether the task is to have a user that exists for it alone."""
+    return not task.task.user and task.driver.capabilities.dynamic_workload_users and os.geteuid() == 0
+
+
 def wanted_user(task: TaskContext) -> str:
     """The user that the job names, which most do not, or the one that exists for this task alone."""
     user = task.task.user or task.dynamic_user

@@ -11,8 +11,9 @@ import pytest
 import trio
 
 from fedsched.client.dynamic_users import HOOK, DynamicUsers, claim_stored
+from fedsched.client.hooks.dirs import AllocDirHook
 from fedsched.client.hooks.dynamic_user import DynamicUserHook
-from fedsched.client.hooks.hook import NO_RESULT, HookFailed
+from fedsched.client.hooks.hook import HookFailed
 from fedsched.client.journal_records import StoredAlloc, TaskLocal
 from fedsched.client.task_config import task_config
 from fedsched.client.users import task_owner
@@ -71,6 +72,8 @@ def test_a_task_runs_as_its_own_user_and_its_files_belong_to_it(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     task = a_task_context(tmp_path, driver=a_wanting_driver())
     hook = DynamicUserHook(task)
+    assert not hook.is_idle
+    assert list(AllocDirHook(task.alloc)._plans()) == []  # not before it is known whose they are
 
     first = trio.run(hook.prestart, {})
     again = trio.run(hook.prestart, first.state)
@@ -93,8 +96,7 @@ def test_whoever_names_a_user_or_has_a_driver_that_wants_none_gets_none(
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     task = a_task_context(tmp_path, driver=driver, task={"user": user})
 
-    assert trio.run(DynamicUserHook(task).prestart, {}) is NO_RESULT
-    assert task.dynamic_user == ""
+    assert DynamicUserHook(task).is_idle
 
 
 def test_a_task_waits_for_a_free_user_by_its_restart_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

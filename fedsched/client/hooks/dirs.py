@@ -8,7 +8,7 @@ from typing import Any
 from fedsched.client.alloc_dirs import SECRETS_MB, AllocDirs, TaskPlan
 from fedsched.client.context import TaskContext
 from fedsched.client.hooks.hook import NO_RESULT, AllocHook, HookFailed, HookResult, TaskHook
-from fedsched.client.users import task_owner
+from fedsched.client.users import has_own_user, task_owner
 from fedsched.drivers.driver import FsIsolation
 from fedsched.model.errors import FedschedError
 
@@ -30,6 +30,8 @@ class AllocDirHook(AllocHook):
     def _plans(self) -> Iterator[TaskPlan]:
         """Tasks whose directories can be made right away, with those of the allocation."""
         for task in self.alloc.tasks.values():
+            if has_own_user(task):
+                continue  # whose they are is known when the task is about to start
             try:
                 yield TaskPlan(task.name, **_terms(task))
             except FedschedError:

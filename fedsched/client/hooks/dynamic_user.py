@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from fedsched.client.dynamic_users import HOOK, UID
-from fedsched.client.hooks.hook import NO_RESULT, HookFailed, HookResult, TaskHook
+from fedsched.client.hooks.hook import HookFailed, HookResult, TaskHook
+from fedsched.client.users import has_own_user
 from fedsched.model.errors import Unavailable
 
 
@@ -17,13 +17,10 @@ class DynamicUserHook(TaskHook):
 
     @property
     def is_idle(self) -> bool:
-        task = self.task
-        return bool(task.task.user) or not task.driver.capabilities.dynamic_workload_users or os.geteuid() != 0
+        return not has_own_user(self.task)
 
     async def prestart(self, state: Mapping[str, str]) -> HookResult:
         task = self.task
-        if self.is_idle:
-            return NO_RESULT
         try:
             uid = task.parts.users.take(self._key)
         except Unavailable as error:
