@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from fedsched.client import alloc_dirs, mounts
-from fedsched.client.alloc_dirs import AllocDirs, entry_name
+from fedsched.client.alloc_dirs import UNFINISHED, AllocDirs, TaskPlan, entry_name, sweep
 from fedsched.client.mounts import mounts_below, unmount_below
 from fedsched.client.paths import Owner, PathEscapes
 from tests.builders import an_id
@@ -277,3 +277,30 @@ def test_a_directory_that_cannot_be_given_away_leaves_nothing_half_made(
         built(place / "a")
 
     assert os.listdir(place) == []
+
+
+def test_a_new_allocation_gets_all_its_directories_at_once_as_if_made_one_by_one(place: Path) -> None:
+    one_by_one = built(place / "allocs" / an_id(1), "web", "db")
+    at_once = AllocDirs(place / "allocs" / an_id(2))
+
+    made = trio.run(at_once.build, (TaskPlan("web"), TaskPlan("db")))
+
+    assert made == {"web", "db"}
+    assert layout(at_once.root) == layout(one_by_one.root)
+    assert trio.run(at_once.build, (TaskPlan("web"), TaskPlan("db"))) == frozenset()
+    for dirs in (one_by_one, at_once):
+        trio.run(dirs.destroy)
+
+
+def layout(root: Path) -> dict[str, tuple[int, int]]:
+    found = [root, *root.rglob("*")]
+    return {str(path.relative_to(root)): (mode(path), path.stat().st_uid) for path in found}
+
+
+def test_what_a_killed_agent_left_unfinished_is_swept_away(place: Path) -> None:
+    (place / f"{UNFINISHED}0123" / "alloc" / "data").mkdir(parents=True)
+    (place / an_id(1)).mkdir()
+
+    sweep(place)
+
+    assert [path.name for path in place.iterdir()] == [an_id(1)]

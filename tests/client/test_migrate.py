@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ from fedsched.client.alloc_dirs import AllocDirs
 from fedsched.client.context import AllocContext, TaskContext
 from fedsched.client.hooks.dirs import AllocDirHook
 from fedsched.client.hooks.migrate import DiskMigrationHook, UpstreamHook
+from fedsched.client.mounts import unmount_below
 from fedsched.client.snapshots import write_snapshot
 from fedsched.model.alloc import Allocation, ClientStatus
 from fedsched.model.errors import NotFound, Unavailable
@@ -29,6 +30,12 @@ from tests.client.archives import Entry, tar
 from tests.client.hook_contexts import a_task_context
 
 Answer = Allocation | Exception
+
+
+@pytest.fixture(autouse=True)
+def _no_mounts_are_left(tmp_path: Path) -> Iterator[None]:
+    yield
+    unmount_below(tmp_path)
 
 
 class FakeServers:
