@@ -13,6 +13,7 @@ from fedsched.drivers.supervisor.bare import (
     SIGCHLD,
     SIGHUP,
     SIGINT,
+    SIGKILL,
     SIGPIPE,
     SIGTERM,
     SIGXFSZ,
@@ -20,6 +21,8 @@ from fedsched.drivers.supervisor.bare import (
     signal,
 )
 from fedsched.drivers.supervisor.launch import LaunchSpec
+from fedsched.drivers.supervisor.own_groups import NoWayBack, spawn_inside
+from fedsched.drivers.supervisor.processes import send
 
 TYPE_CHECKING = False  # `typing` alone would double what a supervisor imports
 if TYPE_CHECKING:
@@ -45,8 +48,10 @@ class LaunchFailed(Exception):
 
 def launch_task(spec: LaunchSpec, streams: Streams, jail: Jail | None) -> int:
     """Start the task in a session of its own; returns its pid once exec has succeeded. Raises `LaunchFailed`."""
-    if spec.isolation is None and spec.uid is None and not spec.cgroups and not spec.limits and not spec.netns:
-        return _spawn(spec, streams)
+    if spec.isolation is None and spec.uid is None and not spec.limits and not spec.netns:
+        pid = _spawn_in_groups(spec, streams) if spec.cgroups else _spawn(spec, streams)
+        if pid is not None:
+            return pid
 
     def enter() -> None:
         if spec.isolation is None:
@@ -123,6 +128,25 @@ def _child(
         os.write(writing, _reason(error, argv).encode(errors="backslashreplace")[:MAX_REASON])
     finally:
         os._exit(127)
+
+
+def _spawn_in_groups(spec: LaunchSpec, streams: Streams) -> int | None:
+    """The same in the task's cgroups; None where only a copy of this process can go there."""
+    if any(path.endswith("/pids.max") and value == "1" for path, value in spec.cgroup_files):
+        return None  # there is room for the task alone
+    begun: list[int] = []
+
+    def spawn() -> int:
+        begun.append(_spawn(spec, streams))
+        return begun[0]
+
+    try:
+        return spawn_inside(spec.cgroups, spawn)
+    except (OSError, NoWayBack) as error:
+        for pid in begun:
+            send(pid, SIGKILL)
+            os.waitpid(pid, 0)
+        raise LaunchFailed(_reason(error, spec.argv)) from None
 
 
 def _spawn(spec: LaunchSpec, streams: Streams) -> int:
