@@ -88,6 +88,8 @@ class Journal:
         self._tasks_of: dict[str, set[str]] = {}
         self._job_uses: Counter[str] = Counter()
         self._jobs_written: set[str] = set()
+        self._job_encoded = ("", b"")
+        """The last one: a job's allocations come together, and none may count on the others' writes."""
         self._job_keys: dict[int, tuple[Job, str]] = {}
         self._writer = _Writer(self._store, _puts_of)
 
@@ -128,7 +130,9 @@ class Journal:
         if alloc.job is not None:
             job_key = self._key_of(alloc.job)
             if job_key not in self._jobs_written:
-                puts.append(Put(JOB, job_key, to_bytes_sparse(alloc.job)))
+                if self._job_encoded[0] != job_key:
+                    self._job_encoded = (job_key, to_bytes_sparse(alloc.job))
+                puts.append(Put(JOB, *self._job_encoded))
         row = StoredAllocation(alloc=structs.replace(alloc, job=None), job=job_key)
         before = self._job_of.get(alloc.id)
         if before != job_key:
