@@ -106,7 +106,7 @@ class JobMaker:
         if "memory" in self._has and chance.random() < 0.5:
             fields["memory_max_mb"] = 800
         resources = Resources(memory_mb=chance.choice((32, 128, 400)), **fields)
-        config = {"run_for": "10s", "note": str(chance.randrange(0, 3))}
+        config = {"run_for": "10s", "stdout_string": str(chance.randrange(0, 3))}
         return Task(name="main", driver="mock_driver", config=config, resources=resources)
 
     def _network(self) -> NetworkResource:

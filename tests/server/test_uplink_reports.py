@@ -135,7 +135,7 @@ def test_the_pace_of_reports_is_told_when_it_changes() -> None:
         client = await site.join()
         assert client.frame().pace_ms == 0
         while not site.reports.pace.is_behind:
-            site.reports.pace.woke(1.0)
+            site.reports.pace.woke(0.5)
         site.place([1], [0])
         await trio.sleep(2)
         assert client.frame().pace_ms == CLIENTS_BEHIND_MS

@@ -367,6 +367,11 @@ class Supervisor:
             jail, self.jail = self.jail, None
             enter.release(jail)
 
+    def _is_anybody_left(self) -> bool:
+        """Of the task's processes. With a cgroup orphans are not our children, but they are in it."""
+        group = self.spec.cgroup_kill
+        return self._has_children() or bool(group and processes.group_pids(group))
+
     def _has_children(self) -> bool:
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -387,7 +392,7 @@ class Supervisor:
 
     def _try_to_end(self, now: float) -> None:
         self._on_child(0)
-        if self._has_children() and now < self._vanish_until:
+        if self._is_anybody_left() and now < self._vanish_until:
             self._kill_all()
             self._again_at = now + AGAIN_S
             return
@@ -401,9 +406,10 @@ class Supervisor:
             self._forget(fd)
         self.output.close()
         result = self.table["result"]
+        is_anybody_left = self._is_anybody_left()
         for path in self.spec.cgroups:
             _remove_group(path)
-        if self._has_children():
+        if is_anybody_left:
             result["error"] = f"processes of the task were still there {VANISH_S:.0f} s after they were killed"
         self.phase = "ended"
         try:
