@@ -143,6 +143,10 @@ def clear_away(host: HostAgent) -> None:
     for group in sorted(cgroups(host.cgroup_parent), reverse=True):
         with suppress(OSError):  # somebody in it is just dying
             os.rmdir(group)
+    for pattern in (host.cgroup_parent, f"*/{host.cgroup_parent}"):
+        for parent in Path("/sys/fs/cgroup").glob(pattern):
+            with suppress(OSError):
+                os.rmdir(parent)
 
 
 class Asker:
