@@ -188,7 +188,8 @@ def test_volumes_are_where_they_are_asked_for(tmp_path: Path) -> None:
 
 def test_commands_inside_share_the_isolation(tmp_path: Path) -> None:
     script = (
-        "id -u; ls /root 2>&1; grep -E '^(CapEff|Seccomp|NoNewPrivs):' /proc/self/status; cat /proc/self/cgroup | head -1"
+        "id -u; ls /root 2>&1; grep -E '^(CapEff|Seccomp|NoNewPrivs):' /proc/self/status; "
+        "cat /proc/self/cgroup | head -1"
     )
 
     async def scenario() -> ExecResult:
