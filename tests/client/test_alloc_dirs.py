@@ -192,6 +192,8 @@ def test_destroying_twice_or_nothing_at_all_is_fine(place: Path) -> None:
     trio.run(dirs.destroy)
     trio.run(AllocDirs(place / "never" / "built").destroy)
 
+    assert not (place / "a").exists()
+
 
 def test_a_symlink_in_place_of_a_directory_is_not_built_upon(place: Path) -> None:
     dirs = built(place / "a", "web")

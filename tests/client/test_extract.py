@@ -412,6 +412,8 @@ def test_no_bytes_do_more_than_be_refused(tmp_path_factory: pytest.TempPathFacto
     (outside / "canary").write_text("untouched")
     with suppress(BadArchive):
         unpack_bytes(data, kind, outside / "target")
+    assert sorted(entry.name for entry in outside.iterdir()) == ["canary", "target"]
+    assert (outside / "canary").read_text() == "untouched"
 
 
 @given(st.integers(0, 10_000), st.integers(0, 255), st.sampled_from(["tar", "tar.gz", "zip"]))
