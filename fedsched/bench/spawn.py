@@ -7,7 +7,8 @@ included. *Memory*: what supervisors of sleeping tasks add to this machine, shar
 
 Commands that do nothing are over at once, so most of these launches find a supervisor whose task has just ended and
 need no fork, as in any burst of short tasks. Launches of tasks that stay need one each and are about half as fast.
-On ext4 without a journal, files deleted during the last minutes make new ones slow: wait a little between two runs.
+On ext4 without a journal, files deleted during the last minutes make new ones slow; a client spreads its allocations
+over the disk because of that, and yet a second run right after the first may be a little slower.
 
 The baseline is the least a program can do: spawn the command and wait for it, one after the other. It takes turns with
 what is measured, so that a noisy machine is noisy for both.
@@ -29,6 +30,7 @@ import trio
 
 from fedsched.agent.process import ServerProcess, server_processes
 from fedsched.bench.frame import BenchOptions, BenchResult
+from fedsched.client.paths import scatter
 from fedsched.drivers.supervisor.launch import LaunchSpec
 from fedsched.drivers.supervisor.supervised_task import SupervisedTask
 from fedsched.drivers.supervisor.supervisors import Supervisors
@@ -79,6 +81,7 @@ def run(options: BenchOptions) -> BenchResult:
 async def _launching(directory: Path, count: int) -> tuple[list[dict[str, Any]], float]:
     logs = directory / "logs"
     logs.mkdir()
+    scatter(logs)  # as a client does with its allocations
     supervisors = Supervisors(directory / "supervised")
     async with trio.open_nursery() as nursery:
         await nursery.start(supervisors.run)

@@ -58,7 +58,7 @@ class AllocRunner:
 
             task_hooks = TASK_HOOKS if task_hooks is None else task_hooks
             alloc_hooks = ALLOC_HOOKS if alloc_hooks is None else alloc_hooks
-        self._dirs = AllocDirs(parts.settings.alloc_dir / alloc.id)
+        self._dirs = AllocDirs(parts.settings.alloc_dir / alloc.id, parts.disk)
         self.context = AllocContext(parts, alloc, self._dirs.root)
         self._parts = parts
         self._journal = journal

@@ -26,6 +26,7 @@ from fedsched.client.alloc_dirs import sweep
 from fedsched.client.check_book import CheckBook
 from fedsched.client.context import AllocContext, ClientParts
 from fedsched.client.dialling import Dial
+from fedsched.client.disk_process import DiskProcess
 from fedsched.client.driver_messages import hear_drivers
 from fedsched.client.dynamic_users import DynamicUsers, claim_stored
 from fedsched.client.fingerprint.found import Fingerprinter, Host
@@ -36,6 +37,7 @@ from fedsched.client.identity import NodeIdentity, id_of_host, open_identity
 from fedsched.client.journal import Journal
 from fedsched.client.network.networks import Networks
 from fedsched.client.node_meta import JOURNAL_NAME, applied, from_journal, merged, to_journal
+from fedsched.client.paths import scatter
 from fedsched.client.reports_core import ReportsCore
 from fedsched.client.runners import MakeRunner, Runner, Runners
 from fedsched.client.server_list import ServerList
@@ -88,6 +90,7 @@ class Client:
         self._looks = looks
         self._built_in = built_in
         self._journal = Journal(settings.state_dir, log)
+        self._disk = DiskProcess(settings.state_dir, log)
         self.parts: ClientParts
         self.identity: NodeIdentity
         self.uplink: Uplink
@@ -107,6 +110,7 @@ class Client:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Be this node until cancelled; `started` when tasks of the last run are taken up again."""
         self.settings.alloc_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
+        scatter(self.settings.alloc_dir)
         await trio.to_thread.run_sync(self._journal.open)
         try:
             await trio.to_thread.run_sync(sweep, self.settings.alloc_dir)
@@ -121,6 +125,7 @@ class Client:
                 await trio.to_thread.run_sync(self._journal.close)
 
     async def _start(self, nursery: trio.Nursery) -> None:
+        await nursery.start(self._disk.run)
         await nursery.start(self.drivers.run, self._log)
         await nursery.start(self._fingerprints.run)
         await self._fingerprints.has_looked.wait()
@@ -284,6 +289,7 @@ class Client:
             secret_id=self.identity.secret_id,
             networks=self.networks,
             host_env=host_environment(os.environ, settings.env_denylist),
+            disk=self._disk,
             users=DynamicUsers(settings.dynamic_user_min, settings.dynamic_user_max, exists=is_known_id),
         )
         claim_stored(self.parts.users, self._journal.load())

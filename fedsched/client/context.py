@@ -27,6 +27,7 @@ from fedsched.telemetry.metrics import Registry
 
 if TYPE_CHECKING:
     from fedsched.client.check_book import CheckBook
+    from fedsched.client.disk_process import DiskProcess
     from fedsched.client.network.networks import Networks
     from fedsched.client.settings import ClientSettings
     from fedsched.client.task_env import TaskEnvironment
@@ -78,6 +79,8 @@ class ClientParts:
     """What tasks see of the agent's own environment; None: read when it is needed."""
     users: DynamicUsers = field(default_factory=DynamicUsers)
     """Users that exist for one task only."""
+    disk: DiskProcess | None = None
+    """Makes and removes directories; None: threads do."""
 
 
 class AllocContext:

@@ -19,6 +19,9 @@ DISK_USE: Final = gauge("client.disk_use", "share of the disk below the allocati
 MEASURE_S: Final = 10.0
 """A file system that does not answer is asked again at the next turn."""
 
+PAUSE_S: Final = 0.25
+"""Between two looks: in a burst of short tasks something comes or ends every few milliseconds."""
+
 Destroy = Callable[[str], Awaitable[None]]
 
 
@@ -75,6 +78,7 @@ class GarbageCollector:
             while True:
                 self._poked = trio.Event()
                 await self._look(nursery)
+                await trio.sleep(PAUSE_S)
                 with trio.move_on_after(self._settings.gc_interval_s):
                     await self._poked.wait()
 
@@ -98,12 +102,13 @@ class GarbageCollector:
             async with self._slots:
                 await self._destroy(alloc_id)
             self._removed.add()
-            self._poked.set()
         except Exception as error:  # tried again at the next look
             self._log.exception("allocation_not_removed", error, alloc_id=alloc_id)
         finally:
             del self._destroying[alloc_id]
             done.set()
+            if not self._destroying:
+                self._poked.set()
 
     async def _look(self, nursery: trio.Nursery) -> None:
         use = HostUse()
@@ -113,7 +118,7 @@ class GarbageCollector:
         except OSError as error:
             self._log.warn("room_not_measured", why=str(error))
         self._disk.set(use.disk)
-        verdict = self._core.decide(use, self._count(), self._finished(), tuple(self._destroying))
+        verdict = self._core.decide(use, self._count(), self._finished(), self._destroying)
         if verdict.is_stuck:
             if verdict.why != self._last_stuck:
                 say = self._log.warn if verdict.is_warning else self._log.info

@@ -7,10 +7,16 @@ again. What still runs is never touched, however short the room.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from fedsched.client.settings import ClientSettings
+
+BATCH_MAX: Final = 128
+"""Allocations chosen by one look where only their number is too high: that needs no measuring in between. How many of
+them are destroyed at once is another matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ class GcCore:
         self._parallel = settings.gc_parallel_destroys
 
     def decide(
-        self, use: HostUse, count: int, finished: Mapping[str, int], destroying: Sequence[str] = ()
+        self, use: HostUse, count: int, finished: Mapping[str, int], destroying: Collection[str] = ()
     ) -> GcVerdict:
         """What to do about `count` allocations here, those being destroyed included.
 
@@ -54,12 +60,12 @@ class GcCore:
         why, excess = self._shortage(use, count - len(destroying))
         if not why:
             return GcVerdict()
-        waiting = sorted((ended, alloc_id) for alloc_id, ended in finished.items() if alloc_id not in destroying)
-        if not waiting and not destroying:
+        if not destroying and not finished:
             only_count = use.disk <= self._disk_max and use.inodes <= self._inodes_max
             return GcVerdict(why=why, is_stuck=True, is_warning=not only_count or count > 2 * self._count_max)
-        room = max(0, self._parallel - len(destroying))
-        return GcVerdict(tuple(alloc_id for _, alloc_id in waiting[: min(room, excess)]), why)
+        room = max(0, (self._parallel if excess == 1 else BATCH_MAX) - len(destroying))
+        waiting = ((ended, alloc_id) for alloc_id, ended in finished.items() if alloc_id not in destroying)
+        return GcVerdict(tuple(alloc_id for _, alloc_id in heapq.nsmallest(min(room, excess), waiting)), why)
 
     def _shortage(self, use: HostUse, count: int) -> tuple[str, int]:
         """Why room is short, and how many should go before it is looked at again."""

@@ -30,6 +30,13 @@ _ROWS: Final = (
     "CREATE TABLE rows (kind TEXT NOT NULL, key TEXT NOT NULL, body BLOB NOT NULL, crc INTEGER NOT NULL,"
     " PRIMARY KEY (kind, key)) WITHOUT ROWID"
 )
+TOGETHER: Final = 8
+"""Rows in one statement where there are as many: each statement lets go of the interpreter and waits to get it back."""
+_PUT_ROWS: Final = (
+    "INSERT INTO rows VALUES {} ON CONFLICT (kind, key) DO UPDATE SET body = excluded.body, crc = excluded.crc"
+)
+_PUT: Final = _PUT_ROWS.format("(?, ?, ?, ?)")
+_PUT_TOGETHER: Final = _PUT_ROWS.format(", ".join(["(?, ?, ?, ?)"] * TOGETHER))
 _ASIDE: Final = (
     "CREATE TABLE aside (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, key TEXT NOT NULL, body BLOB NOT NULL,"
     " why TEXT NOT NULL)"
@@ -118,18 +125,17 @@ class JournalStore:
 
     def write(self, puts: Iterable[Put]) -> None:
         """All of it, durably, or nothing."""
+        newest = {(kind, key): body for kind, key, body in puts}
+        gone = [place for place, body in newest.items() if body is None]
+        kept = [(*place, body, checksum(*place, body)) for place, body in newest.items() if body is not None]
+        whole = len(kept) - len(kept) % TOGETHER
         try:
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
-                for kind, key, body in puts:
-                    if body is None:
-                        self._connection.execute("DELETE FROM rows WHERE kind = ? AND key = ?", (kind, key))
-                    else:
-                        self._connection.execute(
-                            "INSERT INTO rows VALUES (?, ?, ?, ?) ON CONFLICT (kind, key) DO UPDATE"
-                            " SET body = excluded.body, crc = excluded.crc",
-                            (kind, key, body, checksum(kind, key, body)),
-                        )
+                self._connection.executemany("DELETE FROM rows WHERE kind = ? AND key = ?", gone)
+                for at in range(0, whole, TOGETHER):
+                    self._connection.execute(_PUT_TOGETHER, [one for row in kept[at : at + TOGETHER] for one in row])
+                self._connection.executemany(_PUT, kept[whole:])
         except sqlite3.Error as error:
             raise self._failure(error) from error
 

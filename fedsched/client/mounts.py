@@ -20,6 +20,8 @@ UMOUNT_NOFOLLOW: Final = 8
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
+_SPECIAL: Final = re.compile(rb"[ \t\n\\]")
+"""What the kernel writes in that way."""
 
 
 def mount_memory(parent: int, name: str, size_mb: int, mode: int) -> bool:
@@ -54,12 +56,14 @@ def has_noswap() -> bool:
 def mounts_below(root: Path) -> list[str]:
     """Where something is mounted at or below a directory, the innermost and newest first."""
     real = os.fsencode(os.path.realpath(root))
-    found = []
+    written = _SPECIAL.sub(lambda match: b"\\%03o" % match[0][0], real)
     with open("/proc/self/mountinfo", "rb") as table:
-        for line in table:
-            point = _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), line.split(b" ")[4])
-            if point == real or point.startswith(real + b"/"):
-                found.append(os.fsdecode(point))
+        lines = table.read()
+    found = []
+    for line in lines.splitlines() if written in lines else ():  # most allocations have none, and lines are many
+        point = _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), line.split(b" ")[4])
+        if point == real or point.startswith(real + b"/"):
+            found.append(os.fsdecode(point))
     found.reverse()
     return sorted(found, key=lambda point: -point.count("/"))
 

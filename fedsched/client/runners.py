@@ -90,6 +90,7 @@ class Runners:
         self._last_words: dict[str, AllocReport] = {}
         """Of allocations without a runner: those that could not be constructed, and those stopped before they came."""
         self._broken: dict[str, AllocReport] = {}
+        self._finished: dict[str, int] = {}
         self._removing: set[str] = set()
         self._parts: ClientParts
         self._uplink: Uplink
@@ -141,13 +142,9 @@ class Runners:
         """Allocations that are not over."""
         return [alloc_id for alloc_id, runner in self._by_id.items() if not runner.is_terminal]
 
-    def finished(self) -> dict[str, int]:
+    def finished(self) -> Mapping[str, int]:
         """Those that are over, and whose end servers have acknowledged, with the times of their end."""
-        return {
-            alloc_id: self._ended_ns.get(alloc_id, 0)
-            for alloc_id, runner in self._by_id.items()
-            if self._done[alloc_id].is_set() and self._acked.get(alloc_id) == self.report_of(alloc_id)
-        }
+        return self._finished
 
     # ---- what servers say -----------------------------------------------------------------------------------
 
@@ -224,6 +221,16 @@ class Runners:
 
     def _changed(self, alloc_id: str) -> None:
         self._uplink.changed(alloc_id)
+        self._see_whether_finished(alloc_id)
+
+    def _see_whether_finished(self, alloc_id: str) -> None:
+        done = self._done.get(alloc_id)
+        if done is None or not done.is_set():
+            return
+        if self._acked.get(alloc_id) == self.report_of(alloc_id):
+            self._finished[alloc_id] = self._ended_ns.get(alloc_id, 0)
+        else:
+            self._finished.pop(alloc_id, None)
 
     def report_of(self, alloc_id: str) -> AllocReport | None:
         """What is to be said about an allocation now."""
@@ -243,6 +250,8 @@ class Runners:
             if refused is not None:
                 said = Refused(alloc_modify_index=refused.alloc_modify_index, reason=refused.reason, is_acked=True)
                 await self._journal.put_refused(alloc_id, said)
+        for alloc_id in acked:
+            self._see_whether_finished(alloc_id)
         await self._journal.put_acked(acked)
         if any(self._done[alloc_id].is_set() for alloc_id in acked if alloc_id in self._done):
             self._on_over()
@@ -288,10 +297,9 @@ class Runners:
         if runner is None or not self._done[alloc_id].is_set():
             return
         await runner.destroy()
-        await self._journal.forget(alloc_id)
         self._desired.gone(alloc_id)
         self._uplink.forget(alloc_id)
-        for known in (self._by_id, self._done, self._ended_ns, self._acked, self._broken):
+        for known in (self._by_id, self._done, self._ended_ns, self._acked, self._broken, self._finished):
             known.pop(alloc_id, None)
         self._removing.discard(alloc_id)
 

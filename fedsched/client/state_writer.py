@@ -83,17 +83,17 @@ class StateWriter(Generic[T]):
     def is_settled(self) -> bool:
         return self._written == self._newest[0]
 
-    def when_settled(self, told: Told, *, is_patient: bool = False) -> None:
+    def when_settled(self, told: Told, *, is_patient: bool = False, is_urgent: bool = True) -> None:
         """Call `told` when everything up to now is on disk (at once if it is), or with the error if that failed. A
-        patient one is told only when it worked."""
+        patient one is told only when it worked; one that is not urgent does not make it any sooner."""
         if self.is_settled:
             told(None)
             return
         self._waiting.append((self._newest[0], is_patient, told))
-        if self._is_submitted:
+        if not self._is_submitted:
+            self._submit(0.0 if is_urgent else LAZY_S)
+        elif is_urgent:
             self._journal.hurry(self._change)
-        else:
-            self._submit(0.0)
 
     async def settled(self) -> None:
         """Return when everything up to now is on disk; raise if writing it failed."""

@@ -360,7 +360,8 @@ class TaskRunner:
         if self.hooks.wanting("poststart"):
             self._begin(Deed(self._poststart, may_be_called_off=True))
         else:
-            self._writer.when_settled(self._handle_stored)
+            # The intent is on disk, and its id is enough to find the task: the rest may come along with what is next.
+            self._writer.when_settled(self._handle_stored, is_urgent=False)
 
     def _handle_stored(self, error: FedschedError | None) -> None:
         if error is not None:

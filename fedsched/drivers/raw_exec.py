@@ -6,11 +6,12 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, Final
 
 from fedsched.drivers.cgroups import CgroupMode, TaskGroup
 from fedsched.drivers.driver import Capabilities, DriverError, DriverFingerprint, FsIsolation, Health, TaskConfig
-from fedsched.drivers.isolation.users import DeniedUsers, find_user, parse_ranges
+from fedsched.drivers.isolation.users import DeniedUsers, TaskUser, find_user, parse_ranges
 from fedsched.drivers.process_driver import LaunchPlan, ProcessDriver
 from fedsched.drivers.registry import DriverHost
 from fedsched.drivers.schemas import RAW_EXEC_SCHEMA
@@ -84,7 +85,7 @@ class RawExecDriver(ProcessDriver):
         return {name: value for name, value in env.items() if not is_denied(name, value)}
 
     def _user(self, written: str) -> tuple[int | None, int | None, tuple[int, ...] | None]:
-        user = find_user(written, default=str(os.geteuid()))
+        user = find_user(written) if written else self._own_user
         self._denied.check(user)
         if not written or (user.uid, user.gid) == (os.geteuid(), os.getegid()):
             return None, None, None
@@ -94,6 +95,11 @@ class RawExecDriver(ProcessDriver):
                 hint="leave `user` out, or run the agent as root",
             )
         return user.uid, user.gid, tuple(os.getgrouplist(user.name, user.gid)) if not user.name.isdigit() else ()
+
+    @cached_property
+    def _own_user(self) -> TaskUser:
+        """Whoever runs the agent: looked up once, a look-up reads files."""
+        return find_user(str(os.geteuid()))
 
     def _override(self, settings: Mapping[str, Any]) -> TaskGroup | None:
         v1, v2 = settings.get("cgroup_v1_override"), settings.get("cgroup_v2_override")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from fedsched.client import alloc_dirs, mounts
+from fedsched.client import alloc_dir_work, mounts
 from fedsched.client.alloc_dirs import UNFINISHED, AllocDirs, TaskPlan, entry_name, sweep
 from fedsched.client.mounts import mounts_below, unmount_below
 from fedsched.client.paths import Owner, PathEscapes
@@ -274,7 +274,7 @@ def test_a_directory_that_cannot_be_given_away_leaves_nothing_half_made(
     def fails(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(alloc_dirs, "rename_between", fails)
+    monkeypatch.setattr(alloc_dir_work, "rename_between", fails)
     with pytest.raises(OSError, match="No space"):
         built(place / "a")
 

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from fedsched.client.gc import GarbageCollector, use_of
-from fedsched.client.gc_core import GcCore, HostUse
+from fedsched.client.gc_core import BATCH_MAX, GcCore, HostUse
 from fedsched.telemetry.log import Hub
 from fedsched.telemetry.metrics import Registry
 from tests.client.client_kit import some_settings
@@ -39,14 +39,24 @@ def test_a_full_disk_takes_the_one_that_ended_first_and_measures_again(use: Host
     assert reason in verdict.why
 
 
-def test_too_many_allocations_go_down_to_the_limit_but_so_many_at_once_only() -> None:
+def test_too_many_allocations_go_down_to_the_limit_the_oldest_first() -> None:
     core = a_core(gc_max_allocs=5, gc_parallel_destroys=2)
     finished = {"a": 3, "b": 2, "c": 1, "d": 4}
 
-    assert core.decide(FINE, 8, finished).remove == ("c", "b")
-    assert core.decide(FINE, 8, finished, ["c"]).remove == ("b",)
-    assert core.decide(FINE, 8, finished, ["c", "b"]).remove == ()
+    assert core.decide(FINE, 8, finished).remove == ("c", "b", "a")
+    assert core.decide(FINE, 8, finished, ["c"]).remove == ("b", "a")
+    assert core.decide(FINE, 8, finished, ["c", "b", "a"]).remove == ()
     assert core.decide(FINE, 6, finished).remove == ("c",)
+
+
+def test_one_look_chooses_a_bounded_number() -> None:
+    core = a_core(gc_max_allocs=5)
+    finished = {f"a{number:04}": number for number in range(1000)}
+
+    first = core.decide(FINE, 1000, finished).remove
+
+    assert first == tuple(f"a{number:04}" for number in range(BATCH_MAX))
+    assert core.decide(FINE, 1000, finished, first).remove == ()
 
 
 def test_what_runs_is_never_touched_and_somebody_hears_of_it_only_when_it_is_bad() -> None:

@@ -22,7 +22,7 @@ class AllocDirHook(AllocHook):
 
     async def prerun(self) -> None:
         try:
-            made = await AllocDirs(self.alloc.root).build(self._plans())
+            made = await AllocDirs(self.alloc.root, self.alloc.parts.disk).build(self._plans())
         except OSError as error:
             raise HookFailed(f"the allocation's directory cannot be made: {error}") from None
         self.alloc.fresh_tasks |= made
@@ -38,10 +38,10 @@ class AllocDirHook(AllocHook):
                 continue  # told when the task is about to start
 
     async def postrun(self) -> None:
-        await AllocDirs(self.alloc.root).forget_secrets(self.alloc.tasks)
+        await AllocDirs(self.alloc.root, self.alloc.parts.disk).forget_secrets(self.alloc.tasks)
 
     async def destroy(self) -> None:
-        await AllocDirs(self.alloc.root).destroy()
+        await AllocDirs(self.alloc.root, self.alloc.parts.disk).destroy()
 
 
 class TaskDirHook(TaskHook):
@@ -58,7 +58,7 @@ class TaskDirHook(TaskHook):
             task.alloc.fresh_tasks.discard(task.name)
             return NO_RESULT
         try:
-            is_memory = await AllocDirs(task.alloc.root).build_task(task.name, **_terms(task))
+            is_memory = await AllocDirs(task.alloc.root, task.parts.disk).build_task(task.name, **_terms(task))
         except OSError as error:
             raise HookFailed(f"the task's directory cannot be made: {error}", is_recoverable=True) from None
         except FedschedError as error:

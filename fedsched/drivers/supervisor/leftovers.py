@@ -39,6 +39,8 @@ def clear(table: Mapping[str, Any]) -> bool:
 def remove(directory: str, key: str, table: Mapping[str, Any]) -> None:
     """Remove its cgroups and files. Processes must be gone."""
     for path in table.get("cgroups") or ():
+        if not os.path.exists(path):
+            continue  # a supervisor that lived to the end has seen to it
         for folder, _, _ in os.walk(path, topdown=False):
             try:
                 os.rmdir(folder)

@@ -24,6 +24,10 @@ _known: dict[str, str] = {}
 """Our own group by the root of its hierarchy. It is that of the process which forked us, and nobody moves us."""
 
 
+_roots: dict[str, str] = {}
+"""The root of a hierarchy by the place where tasks have their groups."""
+
+
 class NoWayBack(Exception):
     """This process is still in groups of its task. It must end."""
 
@@ -56,13 +60,21 @@ def _way_back(groups: Sequence[str]) -> list[int] | None:
     """Our own groups, open for stepping back."""
     found: list[int] = []
     try:
-        homes = [own_group(root_of(group)) for group in groups]
+        homes = [own_group(_root_above(group)) for group in groups]
         found.extend(os.open(f"{home}/{MEMBERS}", os.O_WRONLY | os.O_CLOEXEC) for home in homes)
     except (OSError, LookupError):
         for fd in found:
             os.close(fd)
         return None
     return found
+
+
+def _root_above(group: str) -> str:
+    """The same as `root_of`, looked for once for all groups that lie side by side: a mount does not move."""
+    above = os.path.dirname(group)
+    if above not in _roots:
+        _roots[above] = root_of(group)
+    return _roots[above]
 
 
 def root_of(group: str) -> str:

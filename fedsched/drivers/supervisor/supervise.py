@@ -96,7 +96,7 @@ class Supervisor:
         self._state = state
         try:
             for path in spec.cgroups:
-                os.makedirs(path, exist_ok=True)
+                _make_group(path)
             for path, value in spec.cgroup_files:
                 _set(path, value)
             self._ooms = _oom_kills(spec.oom_files)
@@ -343,9 +343,10 @@ class Supervisor:
         self._kill_at = FOREVER
         self._drain_until = now + DRAIN_S
         self._vanish_until = now + VANISH_S
-        self._kill_all()
-        self._release()
         self._again_at = now
+        if processes.send_group(self.child, SIGKILL) or self._is_anybody_left():
+            self._kill_all()
+        self._release()
 
     def _kill_all(self) -> None:
         """Everything that belongs to the task, one pass. Orphans are our own children: no new session hides them."""
@@ -392,21 +393,21 @@ class Supervisor:
 
     def _try_to_end(self, now: float) -> None:
         self._on_child(0)
-        if self._is_anybody_left() and now < self._vanish_until:
+        is_anybody_left = self._is_anybody_left()
+        if is_anybody_left and now < self._vanish_until:
             self._kill_all()
             self._again_at = now + AGAIN_S
             return
         if self.output.is_open and now < self._drain_until:
             self._again_at = self._drain_until
             return
-        self._end()
+        self._end(is_anybody_left=is_anybody_left)
 
-    def _end(self) -> None:
+    def _end(self, *, is_anybody_left: bool) -> None:
         for fd in self.output.pipes():
             self._forget(fd)
         self.output.close()
         result = self.table["result"]
-        is_anybody_left = self._is_anybody_left()
         for path in self.spec.cgroups:
             _remove_group(path)
         if is_anybody_left:
@@ -520,7 +521,23 @@ def _set(path: str, value: str) -> None:
         os.close(fd)
 
 
+def _make_group(path: str) -> None:
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        os.makedirs(path, exist_ok=True)
+
+
 def _remove_group(path: str) -> None:
+    try:
+        os.rmdir(path)
+        return
+    except FileNotFoundError:
+        return
+    except OSError:
+        pass  # the task made groups of its own, or somebody is still in it
     for folder, _, _ in os.walk(path, topdown=False):
         try:
             os.rmdir(folder)

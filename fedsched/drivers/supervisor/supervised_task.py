@@ -15,6 +15,7 @@ from fedsched.drivers.supervisor import leftovers, processes, state_file
 from fedsched.drivers.supervisor.control import Control, Refused, SupervisorGone, dial
 from fedsched.drivers.supervisor.exec_session import SupervisedSession
 from fedsched.drivers.supervisor.frames import SPOKEN, STAYS
+from fedsched.drivers.supervisor.removals import Removals
 
 LOST: Final = "its supervisor was killed, and what was left of the task with it: how it ended is not known"
 STOP_GRACE_S: Final = 20.0
@@ -31,6 +32,7 @@ class SupervisedTask:
         table: Mapping[str, Any],
         control: Control | None,
         tell: Callable[[str], None],
+        removals: Removals,
         give_back: Callable[[Control], None] | None = None,
     ) -> None:
         """`give_back` takes the connection to a supervisor that is free for another task."""
@@ -39,6 +41,7 @@ class SupervisedTask:
         self.table = dict(table)
         self._control = control
         self._tell = tell
+        self._removals = removals
         self._give_back = give_back
         self._ended = trio.Event()
         self.result: ExitResult | None = None
@@ -128,7 +131,7 @@ class SupervisedTask:
                 control.close()
                 return
             control.close()
-        await trio.to_thread.run_sync(leftovers.remove, str(self.directory), self.key, self.table)
+        await self._removals.remove(self.key, self.table)
 
     @asynccontextmanager
     async def open_session(

@@ -23,6 +23,7 @@ from fedsched.drivers.supervisor import leftovers, processes, state_file, warm
 from fedsched.drivers.supervisor.control import Control, SupervisorGone, dial
 from fedsched.drivers.supervisor.frames import STAYS, encode
 from fedsched.drivers.supervisor.launch import LaunchSpec
+from fedsched.drivers.supervisor.removals import Removals
 from fedsched.drivers.supervisor.supervised_task import SupervisedTask, attach
 
 LAUNCHES_AT_ONCE: Final = 16
@@ -66,6 +67,7 @@ class Supervisors:
         self._limit = trio.CapacityLimiter(LAUNCHES_AT_ONCE)
         self._warm: socket.socket | None = None
         self._warming = trio.Lock()
+        self._removals = Removals(str(directory))
         self._free: deque[tuple[float, Control]] = deque()
         """Since when, and how to reach them; the one that was used last is last, and is used first."""
 
@@ -125,7 +127,7 @@ class Supervisors:
             await trio.to_thread.run_sync(leftovers.remove, directory, key, table)
             raise TaskUnknown(f"{key} ran before this host was started anew")
         if table.get("result") and table.get("version") != STAYS:
-            return SupervisedTask(self.directory, key, table, None, self._teller(key))
+            return SupervisedTask(self.directory, key, table, None, self._teller(key), self._removals)
         try:
             with trio.move_on_after(ATTACH_S):
                 return await self._attach(key, table)
@@ -133,7 +135,7 @@ class Supervisors:
             pass
         table = await trio.to_thread.run_sync(state_file.read, directory, key) or table
         if table.get("result"):
-            return SupervisedTask(self.directory, key, table, None, self._teller(key))
+            return SupervisedTask(self.directory, key, table, None, self._teller(key), self._removals)
         if _is_alive(table):
             raise DriverError(f"the supervisor of {key} does not answer", is_recoverable=True)
         await trio.to_thread.run_sync(leftovers.clear, table)
@@ -200,7 +202,7 @@ class Supervisors:
 
     def _followed(self, key: str, table: dict[str, Any], control: Control) -> SupervisedTask:
         teller = self._teller(str(table.get("task_id", key)))
-        task = SupervisedTask(self.directory, key, table, control, teller, self._take_back)
+        task = SupervisedTask(self.directory, key, table, control, teller, self._removals, self._take_back)
         if self._nursery is None:
             control.close()
             raise DriverError("the driver is being stopped", is_recoverable=True)
