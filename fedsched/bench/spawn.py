@@ -47,8 +47,8 @@ from fedsched.sdk.client import Client
 from fedsched.sdk.connect import connect
 
 LAUNCHES: Final = 1_500
-COMPLETE: Final = 1_500
-"""Started in jobs of `PER_JOB`."""
+COMPLETE: Final = 6_000
+"""Started in jobs of `PER_JOB`. Long enough that a client also tidies up behind itself, as it would all day."""
 PER_JOB: Final = 250
 ROUNDS: Final = 5
 AT_ONCE: Final = 16

@@ -19,6 +19,7 @@ from fedsched.client.paths import (
     PathEscapes,
     directory,
     exchange,
+    has_openat2,
     remove_tree,
     rename_between,
 )
@@ -27,7 +28,7 @@ SHARED: Final = "alloc"
 SECRETS_MB: Final = 1
 PRIVATE_MB: Final = 1
 UNFINISHED: Final = ".new-"
-DESTROY_TRIES: Final = 3
+DESTROY_TRIES: Final = 4
 """A lazily unmounted directory may look busy for a moment; so often we unmount and remove again."""
 
 
@@ -140,7 +141,8 @@ def take_over(root: Path, previous: Path, tasks: tuple[str, ...]) -> list[str]:
 def destroy(root: Path) -> None:
     """Unmount all below, then remove all."""
     for attempt in range(DESTROY_TRIES):
-        unmount_below(root)
+        if attempt or not has_openat2():  # a removal does not cross mounts: the long list of them is rarely needed
+            unmount_below(root)
         try:
             remove_tree(root.parent, root.name)
             break

@@ -162,6 +162,7 @@ class AllocRunner:
                 await self._run_tasks(nursery)
             finally:
                 self._nursery = None  # from here on nothing is begun
+                self._parts.starts.leave(self.alloc_id)
                 for task in self.tasks.values():
                     task.end()
             nursery.cancel_scope.cancel()
@@ -271,6 +272,8 @@ class AllocRunner:
     async def _prepare(self) -> None:
         has_live = any(task.core.local.handle is not None for task in self.tasks.values())
         with self._prerun:
+            if not self._is_restored:
+                await self._parts.starts.enter(self.alloc_id)
             for hook in self._hooks:
                 if hook.is_idle:
                     continue
@@ -387,6 +390,8 @@ class AllocRunner:
 
     def _published(self, task: TaskRunner) -> None:
         state = task.context.state
+        if state.state is not TaskStatus.PENDING:
+            self._parts.starts.leave(self.alloc_id)
         # A death that was taken back (all tasks begin anew) while it was being written is no death.
         if state.state is not TaskStatus.DEAD or task.core.phase is Phase.DEAD:
             self._do(self._core.task_changed(task.name, state))

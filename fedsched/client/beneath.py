@@ -81,6 +81,21 @@ def walk_beneath(root: int, relative: str, flags: int, mode: int, *, follow: boo
     return _Walk(root, follow).open(_checked(relative), flags | os.O_CLOEXEC, mode)
 
 
+def open_unmounted(parent: int, name: str) -> int:
+    """A handle of a directory's entry that is a directory itself; `EBUSY` if something is mounted there.
+
+    Without `openat2` a mount of the same device is taken for a plain directory: look for mounts first.
+    """
+    if not has_openat2():
+        return os.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    try:
+        return _openat2(parent, name, DIRECTORY, 0, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV)
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise OSError(errno.EBUSY, "something is mounted here", name) from None
+        raise
+
+
 @cache
 def _root_handle() -> int:
     return os.open("/", DIRECTORY)

@@ -12,6 +12,7 @@ import trio
 from fedsched.client.dynamic_users import DynamicUsers
 from fedsched.client.network.plan import GroupNetwork
 from fedsched.client.service_book import ServiceBook
+from fedsched.client.start_gate import StartGate
 from fedsched.drivers.driver import Driver, DriverNetwork, TaskDirs
 from fedsched.env.env import Env
 from fedsched.model.alloc import Allocation
@@ -79,6 +80,8 @@ class ClientParts:
     """What tasks see of the agent's own environment; None: read when it is needed."""
     users: DynamicUsers = field(default_factory=DynamicUsers)
     """Users that exist for one task only."""
+    starts: StartGate = field(default_factory=StartGate)
+    """How many allocations are prepared at a time."""
     disk: DiskProcess | None = None
     """Makes and removes directories; None: threads do."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,11 @@ MEASURE_S: Final = 10.0
 
 PAUSE_S: Final = 0.25
 """Between two looks: in a burst of short tasks something comes or ends every few milliseconds."""
+
+QUIET_S: Final = 1.0
+"""When nothing came or ended for so long, a host has time to tidy up."""
+PUT_OFF_MAX_S: Final = 10.0
+"""So long it may be put off, if there are too many allocations but room enough on the disk."""
 
 Destroy = Callable[[str], Awaitable[None]]
 
@@ -67,9 +73,12 @@ class GarbageCollector:
         self._slots = trio.CapacityLimiter(settings.gc_parallel_destroys)
         self._poked = trio.Event()
         self._last_stuck = ""
+        self._moved_at = -math.inf
+        self._put_off_at = math.inf
 
     def poke(self) -> None:
         """Something came or ended: look soon."""
+        self._moved_at = trio.current_time()
         self._poked.set()
 
     async def run(self) -> None:
@@ -77,10 +86,11 @@ class GarbageCollector:
         async with trio.open_nursery() as nursery:
             while True:
                 self._poked = trio.Event()
-                await self._look(nursery)
+                is_put_off = await self._look(nursery)
                 await trio.sleep(PAUSE_S)
-                with trio.move_on_after(self._settings.gc_interval_s):
-                    await self._poked.wait()
+                if not is_put_off:
+                    with trio.move_on_after(self._settings.gc_interval_s):
+                        await self._poked.wait()
 
     async def collect(self, alloc_id: str = "") -> int:
         """Remove one finished allocation, or all of them, now; how many it were."""
@@ -110,7 +120,17 @@ class GarbageCollector:
             if not self._destroying:
                 self._poked.set()
 
-    async def _look(self, nursery: trio.Nursery) -> None:
+    def _may_wait(self) -> bool:
+        """Is this host busy with tasks that come and go? Tidying takes a fifth of what starting one does."""
+        now = trio.current_time()
+        if now >= self._moved_at + QUIET_S:
+            self._put_off_at = math.inf
+            return False
+        self._put_off_at = min(self._put_off_at, now)
+        return now < self._put_off_at + PUT_OFF_MAX_S
+
+    async def _look(self, nursery: trio.Nursery) -> bool:
+        """Remove what is to go. True if that was put off."""
         use = HostUse()
         try:
             with trio.move_on_after(MEASURE_S):
@@ -118,14 +138,16 @@ class GarbageCollector:
         except OSError as error:
             self._log.warn("room_not_measured", why=str(error))
         self._disk.set(use.disk)
-        verdict = self._core.decide(use, self._count(), self._finished(), self._destroying)
+        may_wait = self._may_wait()
+        verdict = self._core.decide(use, self._count(), self._finished(), self._destroying, may_wait=may_wait)
         if verdict.is_stuck:
             if verdict.why != self._last_stuck:
                 say = self._log.warn if verdict.is_warning else self._log.info
                 say("nothing_to_remove", why=verdict.why)
             self._last_stuck = verdict.why
-            return
+            return False
         self._last_stuck = ""
         for alloc_id in verdict.remove:
             self._log.info("allocation_removed_for_room", alloc_id=alloc_id, why=verdict.why)
             nursery.start_soon(self.remove, alloc_id)
+        return may_wait

@@ -51,21 +51,31 @@ class GcCore:
         self._parallel = settings.gc_parallel_destroys
 
     def decide(
-        self, use: HostUse, count: int, finished: Mapping[str, int], destroying: Collection[str] = ()
+        self,
+        use: HostUse,
+        count: int,
+        finished: Mapping[str, int],
+        destroying: Collection[str] = (),
+        *,
+        may_wait: bool = False,
     ) -> GcVerdict:
         """What to do about `count` allocations here, those being destroyed included.
 
-        `finished` are those that are over, with the times at which they ended.
+        `finished` are those that are over, with the times at which they ended. `may_wait`: the host is busy starting
+        tasks, and there is time for them later if only their number is too high.
         """
         why, excess = self._shortage(use, count - len(destroying))
-        if not why:
+        if not why or (may_wait and not self._is_full(use)):
             return GcVerdict()
         if not destroying and not finished:
-            only_count = use.disk <= self._disk_max and use.inodes <= self._inodes_max
-            return GcVerdict(why=why, is_stuck=True, is_warning=not only_count or count > 2 * self._count_max)
+            is_warning = self._is_full(use) or count > 2 * self._count_max
+            return GcVerdict(why=why, is_stuck=True, is_warning=is_warning)
         room = max(0, (self._parallel if excess == 1 else BATCH_MAX) - len(destroying))
         waiting = ((ended, alloc_id) for alloc_id, ended in finished.items() if alloc_id not in destroying)
         return GcVerdict(tuple(alloc_id for _, alloc_id in heapq.nsmallest(min(room, excess), waiting)), why)
+
+    def _is_full(self, use: HostUse) -> bool:
+        return use.disk > self._disk_max or use.inodes > self._inodes_max
 
     def _shortage(self, use: HostUse, count: int) -> tuple[str, int]:
         """Why room is short, and how many should go before it is looked at again."""

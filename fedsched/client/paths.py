@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fedsched.client.beneath import DIRECTORY, PathEscapes, has_openat2, is_directory, open_beneath, walk_beneath
+from fedsched.client.beneath import (
+    DIRECTORY,
+    PathEscapes,
+    has_openat2,
+    is_directory,
+    open_beneath,
+    open_unmounted,
+    walk_beneath,
+)
 
 __all__ = [
     "Owner",
@@ -288,7 +296,7 @@ class _Removal:
         os.rmdir(self._name, dir_fd=self._parent)
 
     def _open(self, parent: int, name: str) -> int:
-        handle = os.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+        handle = open_unmounted(parent, name)
         try:
             found = os.fstat(handle)
             if found.st_dev != self._device:

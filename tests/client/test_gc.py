@@ -150,6 +150,40 @@ def test_one_that_cannot_be_removed_is_tried_again_at_the_next_look_and_stops_no
     in_room(Room(finished=7, gc_max_allocs=5), story)
 
 
+def test_a_host_that_is_busy_tidies_up_later_but_not_much_later() -> None:
+    async def story(room: Room) -> None:
+        await trio.sleep(1)
+        room.live += 3
+        for _ in range(80):  # eight seconds in which something comes or ends all the time
+            room.collector.poke()
+            await trio.sleep(0.1)
+        assert room.gone == []
+        for _ in range(60):
+            room.collector.poke()
+            await trio.sleep(0.1)
+        assert sorted(room.gone) == ["f00", "f01", "f02"]
+
+    in_room(Room(finished=5, gc_max_allocs=5, gc_interval_s=3600.0), story)
+
+
+def test_a_host_that_is_quiet_again_tidies_up_at_once() -> None:
+    async def story(room: Room) -> None:
+        await trio.sleep(1)
+        room.live += 1
+        room.collector.poke()
+        await trio.sleep(0.5)
+        assert room.at_once == 0
+        await trio.sleep(1.0)
+        assert room.at_once == 1
+
+    in_room(Room(finished=5, gc_max_allocs=5, gc_interval_s=3600.0), story)
+
+
+def test_a_full_disk_waits_for_nobody() -> None:
+    assert a_core().decide(HostUse(disk=81), 3, {"a": 1}, may_wait=True).remove == ("a",)
+    assert a_core(gc_max_allocs=1).decide(FINE, 3, {"a": 1}, may_wait=True).remove == ()
+
+
 def test_people_can_ask_for_one_or_for_all() -> None:
     async def story(room: Room) -> None:
         assert await room.collector.collect("f03") == 1

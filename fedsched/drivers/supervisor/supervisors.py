@@ -68,6 +68,8 @@ class Supervisors:
         self._warm: socket.socket | None = None
         self._warming = trio.Lock()
         self._removals = Removals(str(directory))
+        self._followed_tasks: dict[str, SupervisedTask] = {}
+        """Those whose end we wait for, by key."""
         self._free: deque[tuple[float, Control]] = deque()
         """Since when, and how to reach them; the one that was used last is last, and is used first."""
 
@@ -120,6 +122,8 @@ class Supervisors:
         Only if it `may_be_starting` still is a note left that keeps it from being launched later.
         """
         directory = str(self.directory)
+        if (followed := self._followed_tasks.get(key)) is not None:
+            return followed  # its supervisor talks to us already, and opens its door to nobody else
         table = await trio.to_thread.run_sync(self._settled_state, key, may_be_starting)
         if table is None:
             raise TaskUnknown(f"{key} was never started")
@@ -206,8 +210,16 @@ class Supervisors:
         if self._nursery is None:
             control.close()
             raise DriverError("the driver is being stopped", is_recoverable=True)
-        self._nursery.start_soon(task.follow)
+        self._followed_tasks[key] = task
+        self._nursery.start_soon(self._follow, task)
         return task
+
+    async def _follow(self, task: SupervisedTask) -> None:
+        try:
+            await task.follow()
+        finally:
+            if self._followed_tasks.get(task.key) is task:
+                del self._followed_tasks[task.key]
 
     def _teller(self, task_id: str) -> Callable[[str], None]:
         def tell(message: str) -> None:
