@@ -321,3 +321,43 @@ def test_commands_are_found_in_the_tasks_own_path(tmp_path: Path) -> None:
     assert child.find_executable("./x", {}) == "./x"
     with pytest.raises(LaunchFailed):
         child.find_executable("folder", {"PATH": str(tmp_path)})
+
+
+def test_a_spare_file_becomes_the_state_file_and_says_nothing_of_before(tmp_path: Path) -> None:
+    directory = str(tmp_path)
+    first = state_file.claim(directory, "a", {"phase": "ended", "result": {"exit_code": 3}, "more": "x" * 500})
+    assert first is not None
+    first.close()
+    state_file.put_by(directory, "a", f"{state_file.SPARE}0")
+    assert state_file.read(directory, "a") is None
+    number = (tmp_path / f"{state_file.SPARE}0").stat().st_ino
+
+    second = state_file.claim(directory, "b", {"phase": "launching"}, f"{state_file.SPARE}0")
+
+    assert second is not None
+    second.close()
+    assert state_file.read(directory, "b") == {"phase": "launching"}
+    assert (tmp_path / f"b{state_file.SUFFIX}").stat().st_ino == number
+    assert sorted(os.listdir(directory)) == [f"b{state_file.SUFFIX}"]
+
+
+def test_a_claim_with_a_spare_file_is_refused_like_any_other(tmp_path: Path) -> None:
+    directory = str(tmp_path)
+    for key in ("a", "b"):
+        file = state_file.claim(directory, key, {"phase": "running"})
+        assert file is not None
+        file.close()
+    state_file.put_by(directory, "a", f"{state_file.SPARE}0")
+
+    assert state_file.claim(directory, "b", {"phase": "launching"}, f"{state_file.SPARE}0") is None
+    assert state_file.read(directory, "b") == {"phase": "running"}
+    state_file.sweep_spares(directory)
+    assert state_file.keys(directory) == ["b"]
+
+
+def test_a_spare_file_that_is_gone_is_replaced_by_a_new_one(tmp_path: Path) -> None:
+    file = state_file.claim(str(tmp_path), "a", {"phase": "running"}, f"{state_file.SPARE}7")
+
+    assert file is not None
+    file.close()
+    assert state_file.read(str(tmp_path), "a") == {"phase": "running"}

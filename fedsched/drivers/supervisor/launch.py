@@ -51,6 +51,7 @@ class LaunchSpec:
         "netns",
         "oom_files",
         "oom_score_adj",
+        "spare",
         "state",
         "task_id",
         "uid",
@@ -83,6 +84,7 @@ class LaunchSpec:
         isolation: dict[str, Any] | None = None,
         netns: str = "",
         state: dict[str, Any] | None = None,
+        spare: str = "",
     ) -> None:
         self.key = key
         """Names the supervisor's files in `directory`: `<key>.state`, `<key>.sock`."""
@@ -122,6 +124,8 @@ class LaunchSpec:
         """None: none. Else handed to `isolation.enter` as it is."""
         self.netns = netns
         """A network namespace's path, joined by every process of the task before exec; `isolation` has its own way."""
+        self.spare = spare
+        """A file in `directory` to be made the state file; empty: a new one."""
         self.state = state or {}
         """Kept in the state file for whoever attaches; the supervisor does not look at it."""
 

@@ -36,8 +36,8 @@ def clear(table: Mapping[str, Any]) -> bool:
     return False
 
 
-def remove(directory: str, key: str, table: Mapping[str, Any]) -> None:
-    """Remove its cgroups and files. Processes must be gone."""
+def remove(directory: str, key: str, table: Mapping[str, Any], spare: str = "") -> None:
+    """Remove its cgroups and files. Processes must be gone. With `spare`, its state file is kept under that name."""
     for path in table.get("cgroups") or ():
         if not os.path.exists(path):
             continue  # a supervisor that lived to the end has seen to it
@@ -46,7 +46,13 @@ def remove(directory: str, key: str, table: Mapping[str, Any]) -> None:
                 os.rmdir(folder)
             except OSError:
                 continue  # somebody is in it after all: left for people to see
-    state_file.remove(directory, key)
+    if spare:
+        try:
+            state_file.put_by(directory, key, spare)
+        except FileNotFoundError:
+            return
+    else:
+        state_file.remove(directory, key)
 
 
 def _process(found: object) -> tuple[int, int]:

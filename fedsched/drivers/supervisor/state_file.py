@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".state"
 SOCKET: Final = ".sock"
+SPARE: Final = ".spare-"
 MAX_STATE: Final = 1 << 20
 
 
@@ -52,8 +53,12 @@ class StateFile:
         os.close(self._fd)
 
 
-def claim(directory: str, key: str, table: dict[str, Any]) -> StateFile | None:
-    """Create the file with `table` in it; None if it exists."""
+def claim(directory: str, key: str, table: dict[str, Any], spare: str = "") -> StateFile | None:
+    """Create the file with `table` in it, out of a spare one if that is there; None if it exists."""
+    if spare:
+        file = _reopen(f"{directory}/{spare}")
+        if file is not None:
+            return _claim_with(file, f"{directory}/{spare}", f"{directory}/{key}{SUFFIX}", table)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         file = StateFile(os.open(f"{directory}/{key}{SUFFIX}", flags, 0o600))
@@ -65,6 +70,48 @@ def claim(directory: str, key: str, table: dict[str, Any]) -> StateFile | None:
         file.close()
         raise
     return file
+
+
+def _reopen(path: str) -> StateFile | None:
+    try:
+        return StateFile(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW))
+    except OSError:
+        return None
+
+
+def _claim_with(file: StateFile, spare: str, path: str, table: dict[str, Any]) -> StateFile | None:
+    """The spare file says all of it before it gets the name that counts."""
+    try:
+        file.add(table)
+        os.link(spare, path)
+    except FileExistsError:
+        file.close()
+        return None
+    except BaseException:
+        file.close()
+        raise
+    os.unlink(spare)
+    return file
+
+
+def put_by(directory: str, key: str, spare: str) -> None:
+    """Keep the file of one that was acknowledged for another: a name that nobody looks for.
+
+    A file system has less to do for it than for a file removed and another one made.
+    """
+    for end in (SOCKET, f"{SUFFIX}~"):
+        try:
+            os.unlink(f"{directory}/{key}{end}")
+        except FileNotFoundError:
+            continue
+    os.rename(f"{directory}/{key}{SUFFIX}", f"{directory}/{spare}")
+
+
+def sweep_spares(directory: str) -> None:
+    """Remove those of an agent that is gone."""
+    for name in os.listdir(directory):
+        if name.startswith(SPARE):
+            os.unlink(f"{directory}/{name}")
 
 
 def read(directory: str, key: str) -> dict[str, Any] | None:

@@ -90,7 +90,7 @@ class Supervisor:
     def launch(self) -> dict[str, Any]:
         """Claim the key and start the task. Raises `LaunchFailed`, with nothing left behind."""
         spec = self.spec
-        state = state_file.claim(spec.directory, spec.key, self.table)
+        state = state_file.claim(spec.directory, spec.key, self.table, spec.spare)
         if state is None:
             raise LaunchFailed(f"{spec.task_id} was started before, or is known to be gone")
         self._state = state

@@ -91,28 +91,44 @@ class Supervisors:
     async def launch(self, spec: LaunchSpec) -> SupervisedTask:
         """Start a task; returns when it has been executed and its state is on disk. Raises `LaunchError`."""
         async with self._limit:
-            tries = 0
-            while tries < TRIES:
-                control = await self._hand_to_free(spec)
-                is_new = control is None
-                if control is None:
-                    tries += 1
-                    control = await self._hand_over(spec)
-                try:
-                    with trio.fail_after(START_S):
-                        answer = await control.next_message()
-                except SupervisorGone:
-                    control.close()
-                    await self._after_silence(spec, is_new=is_new)
-                    continue
-                except BaseException:
-                    control.close()
-                    raise
-                if "error" in answer:
-                    control.close()
-                    raise LaunchError(str(answer["error"]))
-                return self._followed(spec.key, answer["started"], control)
+            spec.spare = self._removals.take_spare()
+            try:
+                return await self._launch(spec)
+            except BaseException:
+                self._drop_spare(spec)
+                raise
+
+    async def _launch(self, spec: LaunchSpec) -> SupervisedTask:
+        tries = 0
+        while tries < TRIES:
+            control = await self._hand_to_free(spec)
+            is_new = control is None
+            if control is None:
+                tries += 1
+                control = await self._hand_over(spec)
+            try:
+                with trio.fail_after(START_S):
+                    answer = await control.next_message()
+            except SupervisorGone:
+                control.close()
+                await self._after_silence(spec, is_new=is_new)
+                self._drop_spare(spec)
+                continue
+            except BaseException:
+                control.close()
+                raise
+            if "error" in answer:
+                control.close()
+                raise LaunchError(str(answer["error"]))
+            return self._followed(spec.key, answer["started"], control)
         raise LaunchError(f"the process that launches tasks was killed {TRIES} times while {spec.task_id} was started")
+
+    def _drop_spare(self, spec: LaunchSpec) -> None:
+        """Nobody may use it any more: who knows what became of it."""
+        if spec.spare:
+            with suppress(FileNotFoundError):
+                os.unlink(self.directory / spec.spare)
+            spec.spare = ""
 
     async def find(self, key: str, *, may_be_starting: bool = True) -> SupervisedTask:
         """A task that was launched before, perhaps by another agent, perhaps ended since.
@@ -247,7 +263,8 @@ class Supervisors:
             time.sleep(0.01)
 
     def _sweep_notes(self) -> None:
-        """Notes against a launch go when no warm process can still have it in its queue."""
+        """Notes against a launch go when no warm process can still have it in its queue. Spare files go at once."""
+        state_file.sweep_spares(str(self.directory))
         for key in self.keys():
             table = state_file.read(str(self.directory), key) or {}
             if table.get("phase") == "never" and time.time() - float(table.get("claimed_at") or 0) > NOTE_S:
