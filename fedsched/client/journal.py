@@ -44,6 +44,10 @@ WAITING_MAX: Final = 4_096
 """Writes that wait for the thread; whoever comes after that waits for room."""
 GROUP_MAX: Final = 64
 """Writes in one transaction: whoever waited for them is told in one go, which must not keep the event loop."""
+BUSY: Final = 4
+GATHER_S: Final = 0.003
+"""After a group of so many, more come at once: a moment's wait makes fewer and larger groups of them, and whoever
+hands something over meanwhile need not wake the thread."""
 ALLOC, JOB, LOCAL, TASK, ACKED, REFUSED, NODE = "alloc", "job", "local", "task", "acked", "refused", "node"
 
 T = TypeVar("T", bound=Record)
@@ -355,6 +359,8 @@ class _Writer:
                 self._token.run_sync_soon(self._release, group)
             except trio.RunFinishedError:
                 continue  # the event loop has ended, and nobody waits any more
+            if len(group) >= BUSY and not self._is_closing:
+                time.sleep(GATHER_S)
 
     def _next_group(self) -> list[_Puts | _Taken]:
         """Waits for something to write; nothing when the journal is closed and all is written."""

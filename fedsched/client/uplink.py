@@ -48,6 +48,8 @@ from fedsched.telemetry.metrics import Registry, counter, gauge, histogram
 from fedsched.wire.carrier import CarrierClosed
 from fedsched.wire.link import Handler
 
+ACKS_S: Final = 0.5
+"""Between two writes of what was acknowledged: a task that is over soon after it began needs one of them, not two."""
 BEAT_TIME: Final = histogram("client.heartbeat", "time until a sign of life was answered")
 CLOCK_GAP: Final = gauge("client.clock_difference", "the leader's clock less this host's", unit="seconds")
 LINKS: Final = counter("client.links", "links opened to servers")
@@ -353,6 +355,7 @@ class Uplink:
                 await self._ends.save_acked(acked)
             except FedschedError as error:
                 self._log.warn("acks_not_saved", count=len(acked), why=str(error))
+            await trio.sleep(ACKS_S)
 
 
 def _refusal(error: Exception) -> Refusal:
