@@ -95,10 +95,7 @@ async def _stop_on_signal(
                 everything.cancel("second signal" if are_up.is_set() else "told to stop while starting")
                 return
             is_first = False
-            for agent in agents:
-                is_term = number == signal.SIGTERM
-                leave = agent.config.leave_on_terminate if is_term else agent.config.leave_on_interrupt
-                stopping.start_soon(_stop, agent, leave)
+            stopping.start_soon(_stop_all, agents, number == signal.SIGTERM)
             stopping.start_soon(_end_when_stopped, agents, everything)
 
 
@@ -123,6 +120,16 @@ async def _reload_on_signal(
             for agent in agents:
                 agent.reload(config)
             HUB.set_levels(config.log_level, config.log_levels)
+
+
+async def _stop_all(agents: list[Agent], is_term: bool) -> None:
+    """Those that are only clients first: they have something to say to servers until the end."""
+    for are_servers in (False, True):
+        async with trio.open_nursery() as nursery:
+            for agent in agents:
+                if agent.config.server.enabled is are_servers:
+                    leave = agent.config.leave_on_terminate if is_term else agent.config.leave_on_interrupt
+                    nursery.start_soon(_stop, agent, leave)
 
 
 async def _stop(agent: Agent, leave: bool) -> None:

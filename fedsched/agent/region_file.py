@@ -7,6 +7,10 @@
     name = "eu-1"
     ports = { http = 4646, rpc = 4647, serf = 4648 }
 
+    [[clients]]
+    name = "eu-node-1"
+    node_class = "small"
+
 Ports may be left out: the system then chooses free ones.
 """
 
@@ -19,11 +23,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedsched.agent.config import AgentConfig, Ports, ServerJoin, ServerSettings, TlsSettings
+from fedsched.agent.config_client import NO_TEXTS, ClientSection
 from fedsched.agent.settings import BadSetting, build, check_table, setting
 
 FILE_BYTES_MAX: Final = 256 * 1024
 SERVERS_MAX: Final = 9
 """More voters make every write slower and protect against nothing that nine do not."""
+CLIENTS_MAX: Final = 16
+"""All of them run on this one machine."""
+DYNAMIC_PORTS: Final = 20_000
+PORTS_EACH: Final = 750
+"""Clients of one machine would otherwise give the same port to two tasks."""
 
 _ANY: Final = Ports(http=0, rpc=0, serf=0)
 
@@ -34,6 +44,17 @@ class RegionServer:
 
     name: str = setting("", "unique name of the server in its region")
     ports: Ports = setting(_ANY, "ports to listen on; left out or 0 means any free one")  # noqa: RUF009 (a frozen section)
+
+
+@dataclass(frozen=True)
+class RegionClient:
+    """One client agent of a region, on the same machine as all the others."""
+
+    name: str = setting("", "unique name of the client in its region")
+    http: int = setting(0, "port of its HTTP API; left out or 0 means any free one", low=0, high=65535)
+    node_class: str = setting("", "class of the node, for constraints")
+    node_pool: str = setting("default", "pool the node belongs to")
+    meta: Mapping[str, str] = setting(NO_TEXTS, "labels of the node")
 
 
 @dataclass(frozen=True)
@@ -55,6 +76,7 @@ class RegionFile:
     bind_addr: str
     tls: TlsSettings
     servers: tuple[RegionServer, ...]
+    clients: tuple[RegionClient, ...] = ()
 
     def agent_config(self, server: RegionServer, data_root: str | Path, join: tuple[str, ...] = ()) -> AgentConfig:
         """Give one server's settings. It joins `join`, or else those of the others whose ports are fixed."""
@@ -77,24 +99,57 @@ class RegionFile:
             ),
         )
 
+    def client_config(self, client: RegionClient, data_root: str | Path, number: int = 0) -> AgentConfig:
+        """Give one client's settings; `number` tells it from the other clients of this machine.
+
+        Its servers must have ports by now. It is a node of its own although it shares the host: neither its id nor the
+        ports it gives to tasks are the host's alone.
+        """
+        first_port = DYNAMIC_PORTS + number * PORTS_EACH
+        return AgentConfig(
+            name=client.name,
+            region=self.name,
+            datacenter=self.datacenter,
+            data_dir=str(Path(data_root) / self.name / client.name),
+            bind_addr=self.bind_addr,
+            ports=replace(_ANY, http=client.http),
+            tls=self.tls,
+            client=ClientSection(
+                enabled=True,
+                servers=tuple(f"{self.bind_addr}:{server.ports.rpc}" for server in self.servers),
+                node_class=client.node_class,
+                node_pool=client.node_pool,
+                meta=client.meta,
+                no_host_uuid=True,
+                min_dynamic_port=first_port,
+                max_dynamic_port=first_port + PORTS_EACH - 1,
+            ),
+        )
+
     def on_any_ports(self) -> RegionFile:
         """Give the same region with free ports everywhere, for tests and for a second copy beside a running one."""
-        return replace(self, servers=tuple(replace(server, ports=_ANY) for server in self.servers))
+        return replace(
+            self,
+            servers=tuple(replace(server, ports=_ANY) for server in self.servers),
+            clients=tuple(replace(client, http=0) for client in self.clients),
+        )
 
 
 def read_region(path: str | Path) -> RegionFile:
     """Read one region file; raises `BadSetting` naming the file, the key and the value."""
     file = Path(path)
     table = _table_of(file)
-    servers = table.pop("servers", [])
-    if not isinstance(servers, list) or not all(isinstance(one, Mapping) for one in servers):
-        raise BadSetting(f"{file}: servers is not a list of tables", hint="begin each server with [[servers]]")
+    servers, clients = _tables_of(file, table, "servers"), _tables_of(file, table, "clients")
     head = build(_RegionHead, check_table(_RegionHead, table, str(file)))
     found = tuple(
         build(RegionServer, _server_values(one, f"{file}", f"servers[{number}].")) for number, one in enumerate(servers)
     )
-    _check(file, head, found)
-    return RegionFile(head.name, head.datacenter, head.bind_addr, head.tls, found)
+    nodes = tuple(
+        build(RegionClient, check_table(RegionClient, one, f"{file}", f"clients[{number}]."))
+        for number, one in enumerate(clients)
+    )
+    _check(file, head, found, nodes)
+    return RegionFile(head.name, head.datacenter, head.bind_addr, head.tls, found, nodes)
 
 
 def read_regions(directory: str | Path) -> tuple[RegionFile, ...]:
@@ -110,8 +165,20 @@ def read_regions(directory: str | Path) -> tuple[RegionFile, ...]:
         if first is not file:
             raise BadSetting(f"{file}: region {region.name} is already described by {first}", hint="rename one of them")
         for server in region.servers:
-            _check_ports(file, region.bind_addr, server, ports)
+            for service in ("http", "rpc", "serf"):
+                port = getattr(server.ports, service)
+                _check_port(file, region.bind_addr, f"{server.name} {service}", port, ports)
+        for client in region.clients:
+            _check_port(file, region.bind_addr, f"{client.name} http", client.http, ports)
     return regions
+
+
+def _tables_of(file: Path, table: dict[str, Any], name: str) -> list[Mapping[str, Any]]:
+    found = table.pop(name, [])
+    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        what = name.removesuffix("s")
+        raise BadSetting(f"{file}: {name} is not a list of tables", hint=f"begin each {what} with [[{name}]]")
+    return found
 
 
 def _table_of(file: Path) -> dict[str, Any]:
@@ -134,7 +201,7 @@ def _server_values(table: Mapping[str, Any], source: str, path: str) -> dict[str
     return checked
 
 
-def _check(file: Path, head: _RegionHead, servers: tuple[RegionServer, ...]) -> None:
+def _check(file: Path, head: _RegionHead, servers: tuple[RegionServer, ...], clients: tuple[RegionClient, ...]) -> None:
     if not head.name:
         raise BadSetting(f"{file}: the region has no name", hint=f'begin with name = "{file.stem}"')
     if not 1 <= len(servers) <= SERVERS_MAX:
@@ -142,20 +209,21 @@ def _check(file: Path, head: _RegionHead, servers: tuple[RegionServer, ...]) -> 
             f"{file}: region {head.name} has {len(servers)} servers",
             hint=f"1 to {SERVERS_MAX}, best 3, each with [[servers]]",
         )
+    if len(clients) > CLIENTS_MAX:
+        raise BadSetting(f"{file}: region {head.name} has {len(clients)} clients", hint=f"at most {CLIENTS_MAX}")
     seen: set[str] = set()
-    for number, server in enumerate(servers):
-        if not server.name or server.name in seen:
-            what = f'"{server.name}" twice' if server.name else "no name"
-            raise BadSetting(f"{file}: servers[{number}] has {what}", hint="every server needs a name of its own")
-        seen.add(server.name)
+    names = {"server": [one.name for one in servers], "client": [one.name for one in clients]}
+    for kind, members in names.items():
+        for number, name in enumerate(members):
+            if not name or name in seen:
+                what = f'"{name}" twice' if name else "no name"
+                raise BadSetting(f"{file}: {kind}s[{number}] has {what}", hint=f"every {kind} needs a name of its own")
+            seen.add(name)
 
 
-def _check_ports(file: Path, host: str, server: RegionServer, taken: dict[tuple[str, int], str]) -> None:
-    for service in ("http", "rpc", "serf"):
-        port = getattr(server.ports, service)
-        who = f"{server.name} {service}"
-        first = taken.setdefault((host, port), who)
-        if port and first != who:
-            raise BadSetting(
-                f"{file}: port {port} of {who} is taken by {first}", hint="leave ports out to have free ones chosen"
-            )
+def _check_port(file: Path, host: str, who: str, port: int, taken: dict[tuple[str, int], str]) -> None:
+    first = taken.setdefault((host, port), who)
+    if port and first != who:
+        raise BadSetting(
+            f"{file}: port {port} of {who} is taken by {first}", hint="leave ports out to have free ones chosen"
+        )

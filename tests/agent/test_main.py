@@ -216,6 +216,8 @@ name = "{name}"
 name = "{name}-1"
 [[servers]]
 name = "{name}-2"
+[[clients]]
+name = "{name}-node"
 """
 
 
@@ -248,7 +250,11 @@ def test_servers_of_a_region_are_given_free_ports_and_told_of_each_other(
         ("eu", "eu-2"),
         ("us", "us-1"),
         ("us", "us-2"),
+        ("eu", "eu-node"),
+        ("us", "us-node"),
     ]
+    rpc = [agent.config.ports.rpc for agent in agents[:2]]
+    assert agents[4].config.client.servers == tuple(f"127.0.0.1:{port}" for port in rpc)
     first, second = agents[0].config, agents[1].config
     assert first.server.server_join.retry_join == (f"127.0.0.1:{second.ports.rpc}",)
     assert first.server.bootstrap_expect == 2
@@ -279,7 +285,9 @@ def test_dev_boots_all_regions_and_says_how_to_go_on(
         assert f"{agent.config.name:16} {agent.http_address}" in said
     assert f"export FEDSCHED_ADDR={running[0].http_address}" in said
     assert "Ctrl-C stops everything." in said
-    assert all((tmp_path / "data" / one.config.region / one.config.name / "server").is_dir() for one in running)
+    for one in running:
+        half = "server" if one.config.server.enabled else "client"
+        assert (tmp_path / "data" / one.config.region / one.config.name / half).is_dir()
 
 
 @pytest.mark.processes

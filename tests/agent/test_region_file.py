@@ -29,6 +29,42 @@ def test_the_shipped_region_has_three_servers_that_join_each_other() -> None:
     assert configs[1].data_dir == "/data/eu/eu-2"
 
 
+def test_the_shipped_regions_are_two_alike_with_clients_that_share_nothing_on_their_host() -> None:
+    regions = read_regions(SHIPPED)
+    clients = [
+        region.client_config(client, "/data", number)
+        for number, (region, client) in enumerate((region, client) for region in regions for client in region.clients)
+    ]
+
+    assert [(region.name, len(region.servers), len(region.clients)) for region in regions] == [
+        ("eu", 3, 2),
+        ("us", 3, 2),
+    ]
+    assert [config.name for config in clients] == ["eu-node-1", "eu-node-2", "us-node-1", "us-node-2"]
+    assert clients[2].client.servers == ("127.0.0.1:4747", "127.0.0.1:4757", "127.0.0.1:4767")
+    assert all(config.client.enabled and config.client.no_host_uuid and not config.server.enabled for config in clients)
+    ranges = [range(one.client.min_dynamic_port, one.client.max_dynamic_port + 1) for one in clients]
+    assert len(set().union(*ranges)) == sum(map(len, ranges))
+    assert clients[3].data_dir == "/data/us/us-node-2"
+
+
+def test_what_a_region_file_says_of_a_client_reaches_its_settings(in_tmp: Path) -> None:
+    Path("us.toml").write_text(
+        TWO.format(port=5)
+        + "[[clients]]\nname = 'n'\nhttp = 7\nnode_class = 'big'\nnode_pool = 'gpu'\nmeta = { rack = 'r1' }\n"
+    )
+    region = read_region("us.toml")
+    config = region.client_config(region.clients[0], "/d")
+
+    assert (config.ports.http, config.ports.rpc) == (7, 0)
+    assert (config.client.node_class, config.client.node_pool, dict(config.client.meta)) == (
+        "big",
+        "gpu",
+        {"rack": "r1"},
+    )
+    assert region.on_any_ports().clients[0].http == 0
+
+
 def test_ports_left_out_are_any_and_cannot_be_joined_beforehand(in_tmp: Path) -> None:
     Path("us.toml").write_text(TWO.format(port=5))
     region = read_region("us.toml")
@@ -56,6 +92,22 @@ def test_ports_left_out_are_any_and_cannot_be_joined_beforehand(in_tmp: Path) ->
         (
             "name = 'x'\n[[servers]]\nname = 'a'\nport = 1",
             "r.toml: unknown setting servers[0].port = 1 (did you mean servers[0].ports?)",
+        ),
+        (
+            "name = 'x'\n[[servers]]\nname = 'a'\n[[clients]]\nname = 'a'",
+            'r.toml: clients[0] has "a" twice (every client needs a name of its own)',
+        ),
+        (
+            "name = 'x'\nclients = 'a'\n[[servers]]\nname = 'a'",
+            "r.toml: clients is not a list of tables (begin each client with [[clients]])",
+        ),
+        (
+            "name = 'x'\n[[servers]]\nname = 's'\n" + "".join(f"[[clients]]\nname = 'c{n}'\n" for n in range(17)),
+            "r.toml: region x has 17 clients (at most 16)",
+        ),
+        (
+            "name = 'x'\n[[servers]]\nname = 'a'\n[[clients]]\nname = 'b'\nhttp = 70000",
+            "r.toml: clients[0].http = 70000 is too large (at most 65535)",
         ),
         ("name", "r.toml: not valid TOML: Expected '=' after a key"),
         ("#" * 300_000, "r.toml: larger than 262144 bytes (is this a region file?)"),
