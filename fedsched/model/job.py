@@ -8,7 +8,7 @@ from typing import Annotated
 from fedsched.model.constraint import Affinity, Constraint, Spread
 from fedsched.model.group import TaskGroup
 from fedsched.model.policies import NO_UPDATE, MigrateStrategy, ReschedulePolicy, UpdateStrategy
-from fedsched.model.record import EMPTY, Index, InDiff, InJson, Record, StringMap, TimeNs, UpdateClass, field
+from fedsched.model.record import EMPTY, Index, InDiff, InJson, Record, StringMap, TimeNs, Unit, UpdateClass, field
 
 DEFAULT_NAMESPACE = "default"
 DEFAULT_NODE_POOL = "default"
@@ -54,6 +54,12 @@ class MultiregionStrategy(Record):
 
     max_parallel: Annotated[int, "Regions at a time; 0 is all at once."] = 0
     on_failure: Annotated[str, "Empty, `fail_all` or `fail_local`."] = ""
+    on_unreachable: Annotated[
+        str, InJson.OMIT_EMPTY, "A region that cannot be reached at the start: `fail` (unless said), `skip` or `wait`."
+    ] = ""
+    region_deadline_s: Annotated[
+        float, Unit.DURATION_NS, InJson.OMIT_EMPTY, "How long a region may be silent in its turn before it has failed."
+    ] = 0.0
 
 
 class MultiregionRegion(Record):
