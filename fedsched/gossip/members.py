@@ -9,6 +9,7 @@ ones do not count: members forget them at different times and would differ for e
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -63,6 +64,7 @@ class Ground(NamedTuple):
 
     members: Mapping[str, Member]
     order: Sequence[str]
+    ring: Sequence[tuple[bytes, str]]
     names_by_id: Mapping[str, str]
     names_by_hash: Mapping[bytes, str]
     digest: int
@@ -70,7 +72,7 @@ class Ground(NamedTuple):
     failed: frozenset[str]
 
 
-EMPTY_GROUND: Final = Ground(NOTHING, (), MappingProxyType({}), MappingProxyType({}), 0, 0, frozenset())
+EMPTY_GROUND: Final = Ground(NOTHING, (), (), MappingProxyType({}), MappingProxyType({}), 0, 0, frozenset())
 
 
 class Members:
@@ -83,6 +85,8 @@ class Members:
         self._hashes: dict[bytes, str] = {}
         self.order: Sequence[str] = ground.order
         """All names, in no particular order: to draw from by number. Copied before the first change."""
+        self._ring: Sequence[tuple[bytes, str]] = ground.ring
+        """All names by their hash: an order that all members share without a word."""
         self.digest = ground.digest
         self.up = ground.up
         """How many are alive or suspect."""
@@ -113,6 +117,8 @@ class Members:
             order = self.order
             self.order = order = order if isinstance(order, list) else list(order)
             order.append(name)
+            self._ring = ring = self._ring if isinstance(self._ring, list) else list(self._ring)
+            insort(ring, (name_hash(name), name))
             self._hashes[name_hash(name)] = name
         elif old.state <= State.SUSPECT:
             self.digest ^= row_hash(name, old.inc, old.meta)
@@ -136,8 +142,19 @@ class Members:
         assert not old.is_up, f"{name} is removed while it is up"
         self.version += 1
         self.order = [other for other in self.order if other != name]
+        self._ring = [place for place in self._ring if place[1] != name]
         self.failed.discard(name)
         self._own[name] = None
+
+    def next_on_ring(self, name: str) -> Member | None:
+        """The next member that is up, going round by hash from this one; None if there is no other."""
+        ring = self._ring
+        at = bisect_right(ring, (name_hash(name), name))
+        for step in range(len(ring)):
+            member = self.get(ring[(at + step) % len(ring)][1])
+            if member is not None and member.is_up:
+                return member if member.name != name else None
+        return None
 
     def name_with_id(self, server_id: str) -> str | None:
         if not server_id:
@@ -153,6 +170,7 @@ class Members:
         return Ground(
             members,
             tuple(members),
+            tuple(self._ring),
             {member.id: name for name, member in members.items()},
             {name_hash(name): name for name in members},
             self.digest,

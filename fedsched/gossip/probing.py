@@ -5,7 +5,9 @@ the same moment. Whoever helps says so if it hears nothing (a nack): a prober th
 one in trouble, and lowers its opinion of itself instead of the target's.
 
 Every member is probed once per round by everybody, in an order that is drawn for each round: a start and a stride that
-has no common divisor with the number of members. That is a permutation without a list.
+has no common divisor with the number of members. That is a permutation without a list. By chance alone a dead member
+may go unprobed for several intervals; in the `fed` profile every third probe therefore goes to the next member on a
+ring that all share, which bounds the wait at the same cost.
 
 Departures: probes overlap, so that a dead target does not slow the round; helpers nack within the prober's time;
 helpers are chosen from the target's region and from a third one; a probe during which this member itself was late
@@ -60,6 +62,7 @@ class Probing(Claims):
         self._tcp_only: dict[str, int] = {}
         self._round = (0, 0, 1)
         self._walked = 0
+        self._ticks = 0
         self._at(self.now + self.chance.random() * self.profile.probe_interval_s, self._probe_tick)
 
     def _note_digest(self, name: str, addr: Address, digest: int) -> None:
@@ -75,9 +78,18 @@ class Probing(Claims):
             return
         self._after(self.awareness.stretched(self.profile.probe_interval_s), self._probe_tick)
         if len(self._probes) < self.profile.probes_max:
-            target = self._next_target()
+            target = self._neighbour() or self._next_target()
             if target is not None:
                 self._begin_probe(target)
+
+    def _neighbour(self) -> Member | None:
+        """The next on the ring, if it is its turn."""
+        self._ticks += 1
+        every = self.profile.ring_every
+        if not every or self._ticks % every:
+            return None
+        member = self.members.next_on_ring(self.name)
+        return member if member is not None and member.name not in self._probed else None
 
     def _next_target(self) -> Member | None:
         order, get = self.members.order, self.members.get

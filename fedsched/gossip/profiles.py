@@ -31,6 +31,9 @@ class Profile:
     """Above `probe_timeout_s`: the time-out adapts to the answers of a region, between the two."""
     probes_max: int = 3
     """How many may be under way: one dead target must not halve the rate of probing."""
+    ring_every: int = 0
+    """Every so many probes one goes to the next member on the ring, so that each member is watched closely by one
+    other and the time to the first look has a bound. 0: never."""
     indirect_checks: int = 3
     suspicion_mult: int = 4
     suspicion_max_mult: int = 6
@@ -95,8 +98,9 @@ FED: Final = Profile(
     "fed",
     probe_timeout_s=0.3,
     probe_timeout_max_s=3.0,
-    suspicion_unit_s=0.45,
-    suspicion_min_s=3.0,
+    ring_every=3,
+    suspicion_unit_s=0.6,
+    suspicion_min_s=4.0,
     second_opinions=4.0,
     dead_gossip_s=60.0,
     reconnect_first_s=2.0,
