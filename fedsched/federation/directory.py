@@ -106,9 +106,9 @@ class Directory:
             return self.member_gone(member.name)
         if before is not None and before.id == server.id:
             server = replace(server, round_trip_s=before.round_trip_s, skew_s=before.skew_s)
-        for name in [other.name for other in self._servers.values() if other.id == server.id]:
-            if name != member.name:  # the same server under a new name
-                del self._servers[name]
+        for other in self.servers(server.region):
+            if other.id == server.id and other.name != server.name:  # the same server under a new name
+                del self._servers[other.name]
         self._servers[member.name] = server
         return server != before
 

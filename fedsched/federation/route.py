@@ -233,6 +233,10 @@ class Route:
         server, self._trying = self._trying, None
         self._router.answered(server.id)
 
+    def abandoned(self) -> None:
+        """The caller went, or its time was up, while a server was at work: that says nothing of the server."""
+        self._trying = None
+
 
 def check_hops(hops: Sequence[str], me: Iterable[str]) -> None:
     """Refuse a request that has been here, or has been passed on too often."""
