@@ -92,10 +92,13 @@ class GossipCore(Exchange):
         now: float,
         *,
         ground: Ground = EMPTY_GROUND,
-        event_ltime: int = 1,
+        remembered: Snapshot | None = None,
         overhead: int = 0,
     ) -> None:
-        Foundation.__init__(self, profile, me, chance, now, ground=ground, event_ltime=event_ltime, overhead=overhead)
+        """`remembered`: what an earlier process left on disk; it counts until the pool is found again."""
+        ltime = remembered.event_ltime if remembered is not None else 1
+        Foundation.__init__(self, profile, me, chance, now, ground=ground, event_ltime=ltime, overhead=overhead)
+        self._remembered = remembered.members if remembered is not None else ()
         self._set_up_claims()
         self._set_up_probing()
         self._set_up_exchange()
@@ -165,8 +168,11 @@ class GossipCore(Exchange):
 
     def snapshot(self) -> Snapshot:
         """What is worth keeping on disk: enough to find the pool again, failed members included."""
-        members = tuple((m.name, m.addr, m.is_up) for m in self.members if m.state is not State.LEFT)
-        return Snapshot(self.me.inc, self.events.clock.time, self.is_leaving, members)
+        members = {m.name: (m.name, m.addr, m.is_up) for m in self.members if m.state is not State.LEFT}
+        if self.members.up <= 1:
+            # Not found yet. A process that dies before it is must not leave its successor with nobody to ask.
+            members = {line[0]: line for line in self._remembered} | members
+        return Snapshot(self.me.inc, self.events.clock.time, self.is_leaving, tuple(members.values()))
 
     def _take(self) -> list[Effect]:
         out, self._out = self._out, []

@@ -102,6 +102,7 @@ class GossipWorld:
     ) -> None:
         self.seed = seed
         self.profile = profile
+        self.regions = regions
         self.now = 0.0
         self.net = GossipNet(stream(seed, "net"), net or NetOptions())
         self.hosts = [Host(index, index % regions) for index in range(count)]
@@ -131,6 +132,13 @@ class GossipWorld:
 
     # ------------------------------------------------------------- what is done
 
+    def add_host(self) -> Host:
+        """One more machine, with nothing on it yet."""
+        host = Host(len(self.hosts), len(self.hosts) % self.regions)
+        self.hosts.append(host)
+        self.by_addr[host.addr] = self.by_name[host.name] = host
+        return host
+
     def boot(self, host: Host, *, ground: Ground = EMPTY_GROUND, join: tuple[Address, ...] = ()) -> None:
         """Start a member on this host. On `ground` it is the one that stands there already; else a new process."""
         if ground is EMPTY_GROUND:
@@ -139,10 +147,8 @@ class GossipWorld:
         host.process += 1
         host.is_paused, host.parked, host.wake_at = False, [], math.inf
         chance = stream(self.seed, f"{host.name}/{host.process}")
-        ltime = host.snapshot.event_ltime if host.snapshot is not None else 1
-        host.core = self._make_core(
-            self.profile, host.claim(host.disk_inc), chance, self.now, ground=ground, event_ltime=ltime
-        )
+        claim = host.claim(host.disk_inc)
+        host.core = self._make_core(self.profile, claim, chance, self.now, ground=ground, remembered=host.snapshot)
         self._arm(host)
         addresses = join or (host.snapshot.addresses() if host.snapshot is not None else ())
         if addresses:
