@@ -18,6 +18,16 @@ HOPS_MAX = 4
 """Agent, server, leader, and one change of leader on the way."""
 
 
+def hop_of(name: str, region: str) -> str:
+    """What a server leaves in a call that it passes on: its name as all regions know it."""
+    return f"{name}.{region}"
+
+
+def was_passed_on_in(region: str, hops: tuple[str, ...]) -> bool:
+    """Whether a server of this region has passed a call on already; one that says no region is taken for ours."""
+    return any("." not in hop or hop.rpartition(".")[2] == region for hop in hops)
+
+
 class RunsInCircles(Unavailable):
     """A call was passed on by servers that each believe another one leads."""
 

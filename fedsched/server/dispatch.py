@@ -1,6 +1,7 @@
 """Where a call runs: the right region, then the leader, a node, or this server's own state, new enough.
 
-    who are you? -> this region? -> leader's business: here, or passed on once -> read: wait until new enough -> handler
+    who are you? -> another region's business: passed on (`forwarding`)
+                 -> leader's business: here, or passed on once -> read: wait until new enough -> handler
                                                                      (and, for a blocking query, until there is news)
 
 A call for the leader that reaches another server is passed on and answered only when this server has itself applied
@@ -19,7 +20,7 @@ import trio
 from msgspec import structs
 
 from fedsched.env.env import Env
-from fedsched.model.errors import Busy, FedschedError, NotFound, Unavailable
+from fedsched.model.errors import Busy, FedschedError, Unavailable
 from fedsched.raft.errors import NoQuorumRead, NotLeader, OutcomeUnknown, ProposalLost, ProposalRefused
 from fedsched.raft.membership import ServerInfo
 from fedsched.raft.runner import RaftRunner
@@ -28,8 +29,9 @@ from fedsched.rpc.caller import LinkCaller
 from fedsched.rpc.context import ReplyMeta, RequestID
 from fedsched.rpc.errors import with_meta
 from fedsched.rpc.method import Method, RunsAt
-from fedsched.rpc.relay import RunsInCircles, relay
+from fedsched.rpc.relay import RunsInCircles, hop_of, relay, was_passed_on_in
 from fedsched.rpc.server_side import CallContext, ServeHere
+from fedsched.server.forwarding import Forwarding
 from fedsched.server.identity import check_allowed
 from fedsched.server.node_calls import NodeCalls
 from fedsched.server.peers import PeerLinks
@@ -42,12 +44,6 @@ PATIENCE_S: Final = 10.0
 RETRY_S: Final = (0.02, 0.25)
 """Pauses between attempts: the first is shorter than a heartbeat, the last spares a region without a quorum."""
 T = TypeVar("T")
-
-
-class UnknownRegion(NotFound):
-    """The call names a region that this server has no way to."""
-
-    code = "unknown_region"
 
 
 class NoLeader(Unavailable):
@@ -84,6 +80,7 @@ class Dispatch:
         waits: StateWaits,
         looks: Mapping[Method[Any, Any], Look],
         nodes: NodeCalls,
+        forwarding: Forwarding,
         env: Env,
         log: Logger,
     ) -> None:
@@ -95,6 +92,7 @@ class Dispatch:
         self._waits = waits
         self._looks = looks
         self._nodes = nodes
+        self._forwarding = forwarding
         self._log = log
         self._session = env.new_id()
         self._numbers = count(1)
@@ -112,14 +110,12 @@ class Dispatch:
     async def __call__(self, context: CallContext, request: Body[Any], serve_here: ServeHere) -> Answer:
         method, meta = context.method, context.meta
         check_allowed(context)
+        if method.writes and meta.request_id is None and method.runs_at is not RunsAt.THIS_AGENT:
+            context.meta = structs.replace(meta, request_id=RequestID(session=self._session, seq=next(self._numbers)))
         if meta.region not in ("", self._region):
-            raise UnknownRegion(
-                f"no route to region {meta.region!r}", hint=f"this server knows only its own region, {self._region!r}"
-            )
+            return await self._forwarding.answer(context, request)
         if method.runs_at is RunsAt.THIS_AGENT:
             return await serve_here(context, request)
-        if method.writes and meta.request_id is None:
-            context.meta = structs.replace(meta, request_id=RequestID(session=self._session, seq=next(self._numbers)))
         try:
             if method.runs_at is RunsAt.NODE:
                 answer = await self._nodes.answer(context, request, self._read_barrier)
@@ -148,7 +144,7 @@ class Dispatch:
         if self._raft.is_established:
             return None
         leader = self._leader()
-        if leader is None or leader.id == self._me().id or context.meta.hops:
+        if leader is None or leader.id == self._me().id or self._was_passed_on(context):
             raise NotLeader("this server is not the leader", leader=leader.id if leader else None)
         try:
             return Way(leader.id, await self._peers.caller(leader))
@@ -163,7 +159,7 @@ class Dispatch:
         if context.method.writes and context.method.flow is Flow.NONE:  # carried out once, however often it is sent
             answer = await self._pass_on(way, context, request)
         else:
-            answer = await relay(context, request, way.caller, me=self._me().name)
+            answer = await relay(context, request, way.caller, me=hop_of(self._me().name, self._region))
         await self._raft.wait_applied(answer.meta.applied)
         return answer
 
@@ -173,7 +169,7 @@ class Dispatch:
         with trio.CancelScope() as scope:
             self._passed_on[scope] = way.leader_id
             try:
-                return await relay(context, request, way.caller, me=self._me().name)
+                return await relay(context, request, way.caller, me=hop_of(self._me().name, self._region))
             finally:
                 del self._passed_on[scope]
         raise OutcomeUnknown("the leader changed before it answered", hint="try again with the same request id")
@@ -218,7 +214,7 @@ class Dispatch:
                     if type(error).code not in (Unavailable.code, NoLeader.code):
                         raise
                     why = error
-                if context.meta.hops:
+                if self._was_passed_on(context):
                     raise why  # whoever passed it on knows better where to go next
                 with trio.move_on_after(pause_s):
                     await self._raft.wait_role_change()
@@ -241,6 +237,10 @@ class Dispatch:
             f"{context.method.name}: leader {leader.name} did not answer within {PATIENCE_S:g} s: {why or 'silence'}",
             hint="try again, or read with -stale",
         )
+
+    def _was_passed_on(self, context: CallContext) -> bool:
+        """By another server of this region. One of another region does not know who leads here."""
+        return was_passed_on_in(self._region, context.meta.hops)
 
     def _leader(self) -> ServerInfo | None:
         leader_id = self._raft.role.leader

@@ -29,7 +29,7 @@ from fedsched.rpc.method import Method
 from fedsched.rpc.methods.alloc_access import ALLOC_EXEC
 from fedsched.rpc.methods.node import NodeRequest
 from fedsched.rpc.methods.node_calls import ALLOC_STATS, NODE_HAS_LINK, NODE_STATS, NodeHasLinkReply
-from fedsched.rpc.relay import relay
+from fedsched.rpc.relay import hop_of, relay, was_passed_on_in
 from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.desk import Desk
 from fedsched.server.uplinks import Uplinks
@@ -95,7 +95,7 @@ class NodeCalls:
         wanted = await self._wanted(request.record(), context, catch_up)
         if wanted.namespace:
             context.meta = structs.replace(context.meta, namespace=wanted.namespace)
-        row, is_passed_on = wanted.row, bool(context.meta.hops)
+        row, is_passed_on = wanted.row, was_passed_on_in(self._desk.region, context.meta.hops)
         if is_passed_on:
             return await self._over_own_link(context, request, row)
         if context.method is ALLOC_EXEC:
@@ -165,7 +165,7 @@ class NodeCalls:
             raise NoNodeLink(f"{holder.name} is not reached") from error
         self._remember(row.id, holder.id)
         with _lost_as(f"server {holder.name}, which held the link to node {row.name or row.id}, was lost"):
-            return await relay(context, request, caller, me=self._desk.me.name)
+            return await relay(context, request, caller, me=hop_of(self._desk.me.name, self._desk.region))
 
     async def _over_own_link(self, context: CallContext, request: Body[Any], row: NodeRow) -> Answer:
         link = self._uplinks.link_of(row.slot)
@@ -176,7 +176,7 @@ class NodeCalls:
     async def _ask_client(self, context: CallContext, request: Body[Any], row: NodeRow, link: Link) -> Answer:
         context.meta = structs.replace(context.meta, token="", request_id=None)
         with _lost_as(f"the link to node {row.name or row.id} was lost"):
-            return await relay(context, request, LinkCaller(link), me=self._desk.me.name)
+            return await relay(context, request, LinkCaller(link), me=hop_of(self._desk.me.name, self._desk.region))
 
     def _unreached(self, row: NodeRow) -> NoNodeLink:
         name = f"{row.name} ({row.id})" if row.name else row.id

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import trio
 
 from fedsched.env.env import Env
+from fedsched.federation.directory import Directory
 from fedsched.model.errors import FedschedError, Unavailable
 from fedsched.raft.assemble import OpenedDisk, load_snapshot, make_runner, open_disk
 from fedsched.raft.autopilot import AutopilotSettings
@@ -28,6 +29,7 @@ from fedsched.rpc.method import Method
 from fedsched.rpc.methods.node import NODE_REPORTS, NodeReportsReply, NodeReportsRequest
 from fedsched.rpc.methods.raft import RAFT_SNAPSHOT_CHUNKS, SnapshotChunksRequest
 from fedsched.rpc.methods.server import SERVER_LEAVE, ServerLeaveRequest
+from fedsched.rpc.relay import hop_of
 from fedsched.rpc.server_side import CallServer, Handler
 from fedsched.scheduler.registry import schedulers_of
 from fedsched.scheduler.schedule import BUILT_IN, MakeScheduling
@@ -45,6 +47,7 @@ from fedsched.server.endpoints.scheduling import SchedulingEndpoint
 from fedsched.server.endpoints.server import ServerEndpoint
 from fedsched.server.endpoints.snapshot import SnapshotEndpoint
 from fedsched.server.fleet_feed import FleetFeed
+from fedsched.server.forwarding import Forwarding
 from fedsched.server.identity import SERVER
 from fedsched.server.joining import Joining
 from fedsched.server.leader.autopilot import AutopilotService
@@ -109,6 +112,8 @@ class Server:
         self.feed: FleetFeed
         self.work: LeaderWork
         self.me: ServerInfo
+        self.directory: Directory
+        """Servers of all regions, as far as they are known."""
         self.office_services: list[LeaderService] = []
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -214,6 +219,16 @@ class Server:
         node_calls = NodeCalls(desk, around.uplinks)
         endpoints.append(node_calls)
         self.waits = StateWaits(machine, self._env.rng("blocking-query"))
+        self.directory = Directory(options.region)
+        forwarding = Forwarding(
+            self.directory,
+            me=hop_of(self.me.name, options.region),
+            server_id=self.me.id,
+            peers=peers,
+            env=self._env,
+            log=self._log,
+            metrics=self._metrics,
+        )
         dispatch = Dispatch(
             region=options.region,
             me=lambda: self.me,
@@ -223,6 +238,7 @@ class Server:
             waits=self.waits,
             looks={**jobs.looks(), **evaluations.looks(), **around.looks()},
             nodes=node_calls,
+            forwarding=forwarding,
             env=self._env,
             log=self._log,
         )

@@ -11,6 +11,7 @@ import trio
 
 from fedsched import __version__
 from fedsched.codec import CodecError
+from fedsched.federation.route import NoPath
 from fedsched.model.errors import BadRequest, Conflict, NotFound, Unavailable
 from fedsched.model.job import ParameterizedJobConfig
 from fedsched.model.problem import InvalidJob
@@ -34,7 +35,7 @@ from fedsched.rpc.methods.raft import RAFT_STATUS
 from fedsched.rpc.methods.server import SERVER_MEMBERS
 from fedsched.rpc.methods.status import STATUS_LEADER, STATUS_PEERS
 from fedsched.server import dispatch
-from fedsched.server.dispatch import NoLeader, UnknownRegion
+from fedsched.server.dispatch import NoLeader
 from tests.builders import a_group, a_job
 from tests.server.region import Member, Region, run_region, until
 
@@ -251,10 +252,10 @@ def test_another_region_is_not_known_and_the_message_says_which_one_is(tmp_path:
     async def scenario(region: Region) -> None:
         leader = await region.form(1)
 
-        with pytest.raises(UnknownRegion) as refused:
+        with pytest.raises(NoPath) as refused:
             await leader.job("web", region="us")
 
-        assert str(refused.value) == "no route to region 'us' (this server knows only its own region, 'eu')"
+        assert str(refused.value) == "No path to region 'us' (known regions: eu)"
         with pytest.raises(NotFound, match="job 'web'"):
             await leader.job("web", region="eu")
 
