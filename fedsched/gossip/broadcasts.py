@@ -18,7 +18,7 @@ from fedsched.gossip.wire import size_bound
 
 MISFITS_MAX: Final = 8
 """How many that do not fit are passed over before a packet counts as full."""
-SMALLEST: Final = 16
+SMALLEST: Final = 13
 """No message is smaller: a packet with less room is full."""
 KEPT_MIN: Final = 4096
 

@@ -91,7 +91,7 @@ def size_bound(message: Message) -> int:
         case PingReq(_, target, _, source):
             return 58 + len(target) + len(source)
         case UserEvent(_, name, payload):
-            return 18 + len(name) + len(payload)
+            return 18 + len(name.encode()) + len(payload)
         case Ack():
             return 16
         case Nack():

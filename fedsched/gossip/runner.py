@@ -1,0 +1,406 @@
+"""Runs one gossip member: a UDP socket for packets, a TCP listener on the same port for exchanges, a file for what must
+not be forgotten. What is said and believed is decided in `core`.
+
+Everything that arrives goes through one bounded queue to one child, which tells the core and performs what it asks for
+in order: an incarnation is on disk before the packet that uses it leaves. When the queue is full packets are dropped,
+as a network would; whoever opened a stream waits.
+
+A stream is a length and a body each way, then it is closed. Whatever cannot be read is counted and answered by silence.
+"""
+
+from __future__ import annotations
+
+import os
+import socket as plain_socket
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from fedsched.env.env import Env
+from fedsched.gossip.asked import (
+    AnswerStream,
+    ChangeTags,
+    Effect,
+    EventNews,
+    ForceLeave,
+    Gone,
+    Input,
+    Join,
+    JoinEnded,
+    KeepIncarnation,
+    Leave,
+    LookAt,
+    MemberNews,
+    OpenStream,
+    Packet,
+    Publish,
+    SendFailed,
+    SendPacket,
+    StreamAnswered,
+    StreamAsked,
+    StreamFailed,
+    Warn,
+)
+from fedsched.gossip.core import GossipCore
+from fedsched.gossip.keyring import NONCE_BYTES, SEAL_OVERHEAD, Keyring, Unreadable, label_header, strip_label
+from fedsched.gossip.members import Member, encode_tags
+from fedsched.gossip.messages import VERSIONS_NOW, Address, Alive, Message, UserEvent
+from fedsched.gossip.profiles import FED, Profile
+from fedsched.gossip.snapshot import BadSnapshot, Snapshot, decode_snapshot, encode_snapshot, first_incarnation
+from fedsched.gossip.wire import STREAM_LIMITS, BadPacket, decode_packet, decode_stream, encode
+from fedsched.model.errors import FedschedError, Unavailable
+from fedsched.telemetry.log import Logger
+from fedsched.telemetry.metrics import Registry, counter, gauge
+
+QUEUE_MAX: Final = 1_024
+STREAMS_MAX: Final = 64
+"""Streams that others may hold open here; more are closed at once."""
+DATAGRAM_MAX: Final = 65_536
+HEAD_BYTES: Final = 4
+KEEP_S: Final = 10.0
+"""How often what is known of others is written down, if it changed."""
+BIND_TRIES: Final = 8
+FILE: Final = "gossip.snapshot"
+
+RECEIVED: Final = counter("gossip.packets_received", "packets taken")
+SENT: Final = counter("gossip.packets_sent", "packets sent")
+REFUSED: Final = counter("gossip.packets_refused", "packets that could not be read, or came when too many were waiting")
+MEMBERS: Final = gauge("gossip.members_up", "members that are believed to be up, this one included")
+
+
+@dataclass(frozen=True, slots=True)
+class GossipSettings:
+    """Of one member."""
+
+    name: str
+    tags: Mapping[str, str]
+    directory: Path
+    """Where its file is kept; it has to be there."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: any free one."""
+    advertise: str = ""
+    """The address that others are told; empty: the one it listens on."""
+    join: tuple[str, ...] = ()
+    """host:port of members to enter by, beside those remembered."""
+    profile: Profile = FED
+    label: bytes = b""
+    keys: tuple[bytes, ...] = ()
+    """Empty: packets travel in the clear."""
+
+
+class GossipRunner:
+    """A member of the pool. `on_member` and `on_event` are called on the event loop and must not wait."""
+
+    def __init__(
+        self,
+        settings: GossipSettings,
+        *,
+        env: Env,
+        log: Logger,
+        metrics: Registry,
+        on_member: Callable[[MemberNews], None] = lambda _: None,
+        on_event: Callable[[UserEvent], None] = lambda _: None,
+    ) -> None:
+        self.settings = settings
+        self._env = env
+        self._log = log
+        self._on_member = on_member
+        self._on_event = on_event
+        self._keyring = Keyring(settings.keys, settings.label) if settings.keys else None
+        self._send_input, self._inputs = trio.open_memory_channel[Input](QUEUE_MAX)
+        self._streams: dict[int, trio.SocketStream] = {}
+        self._answers: dict[int, tuple[trio.Event, list[Message]]] = {}
+        self._next_stream = 0
+        self._kept_at = -KEEP_S
+        self._has_news = False
+        self._is_gone = trio.Event()
+        self._received, self._sent = metrics.counter(RECEIVED), metrics.counter(SENT)
+        self._refused, self._up = metrics.counter(REFUSED), metrics.gauge(MEMBERS)
+        self._nursery: trio.Nursery
+        self._udp: trio.socket.SocketType
+        self.core: GossipCore
+        self.address: Address
+
+    # ---- life -----------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Be a member until cancelled or gone; `started` when the port is bound."""
+        self._udp, listener = await _bind(self.settings.host, self.settings.port)
+        host, port = self._udp.getsockname()[:2]
+        self.address = (self.settings.advertise or host, port)
+        kept = await trio.to_thread.run_sync(self._read_kept)
+        self._make_core(kept)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._receive)
+                nursery.start_soon(trio.serve_listeners, self._serve, [listener])
+                nursery.start_soon(self._pump)
+                nursery.start_soon(self._enter, kept)
+                task_status.started()
+                await self._is_gone.wait()
+                nursery.cancel_scope.cancel("gone")
+        finally:
+            self._udp.close()
+            with trio.CancelScope(shield=True):
+                await listener.aclose()
+                await self._keep(force=True)
+
+    def _make_core(self, kept: Snapshot | None) -> None:
+        settings = self.settings
+        inc = first_incarnation(kept.inc if kept else None, self._env.wall())
+        me = Alive(inc, settings.name, self.address, encode_tags(settings.tags), VERSIONS_NOW)
+        overhead = len(label_header(settings.label)) + (SEAL_OVERHEAD if self._keyring else 0)
+        self.core = GossipCore(
+            settings.profile,
+            me,
+            self._env.rng("gossip"),
+            trio.current_time(),
+            event_ltime=kept.event_ltime if kept else 1,
+            overhead=overhead,
+        )
+
+    async def _enter(self, kept: Snapshot | None) -> None:
+        """Join those we are told of and those we remember; after a farewell only the former."""
+        addresses = [await _resolve(text, self._log) for text in self.settings.join]
+        remembered = kept.addresses() if kept and not kept.has_left else ()
+        wanted = tuple(dict.fromkeys((*(one for one in addresses if one), *remembered)))
+        if wanted:
+            await self._send_input.send(Join(wanted))
+
+    # ---- what is asked --------------------------------------------------------------------------------------
+
+    @property
+    def members(self) -> Iterable[Member]:
+        """Everybody who is known, this member included."""
+        return tuple(self.core.members)
+
+    async def join(self, addresses: Iterable[str]) -> int:
+        """Enter by way of these; how many names could be understood."""
+        found = [one for one in [await _resolve(text, self._log) for text in addresses] if one]
+        if found:
+            await self._send_input.send(Join(tuple(found), retry=False))
+        return len(found)
+
+    async def leave(self) -> None:
+        """Say farewell; returns when it has had time to get around."""
+        await self._send_input.send(Leave())
+        await self._is_gone.wait()
+
+    async def change_tags(self, tags: Mapping[str, str]) -> None:
+        await self._send_input.send(ChangeTags(encode_tags(tags)))
+
+    async def publish(self, name: str, payload: bytes, *, coalesce: bool = False) -> None:
+        """Announce something to everybody."""
+        await self._send_input.send(Publish(name, payload, coalesce))
+
+    async def force_leave(self, name: str, *, prune: bool = False) -> None:
+        await self._send_input.send(ForceLeave(name, prune))
+
+    def look_at(self, name: str) -> None:
+        """A link to this member failed: probe it now. Never waits; a busy member has other evidence soon."""
+        with suppress(trio.WouldBlock):
+            self._send_input.send_nowait(LookAt(name))
+
+    # ---- the core -------------------------------------------------------------------------------------------
+
+    async def _pump(self) -> None:
+        while True:
+            given: Input | None = None
+            with trio.move_on_at(self.core.wake_at()):
+                given = await self._inputs.receive()
+            effects: list[Effect] = []
+            if given is not None:
+                try:
+                    effects += self.core.handle(given, trio.current_time())
+                except FedschedError as error:  # something we were asked to say cannot be said
+                    self._log.warn("gossip_refused", why=str(error))
+            effects += self.core.wake(trio.current_time())
+            for effect in effects:
+                await self._perform(effect)
+            await self._keep()
+
+    async def _perform(self, effect: Effect) -> None:
+        match effect:
+            case SendPacket(to, messages):
+                await self._send(to, messages)
+            case OpenStream():
+                self._nursery.start_soon(self._ask, effect)
+            case AnswerStream(stream, messages):
+                waiting = self._answers.pop(stream, None)
+                if waiting is not None:
+                    waiting[1].extend(messages)
+                    waiting[0].set()
+            case KeepIncarnation():
+                await self._keep(force=True)
+            case MemberNews(kind, member):
+                self._has_news = True
+                self._up.set(self.core.members.up)
+                self._log.info("gossip_member", what=kind.value, member=member.name)
+                self._on_member(effect)
+            case EventNews(event):
+                self._on_event(event)
+            case Warn(code, about):
+                self._log.warn("gossip_warning", code=code, about=about)
+            case JoinEnded(reached):
+                self._log.info("gossip_joined", reached=reached)
+            case Gone():
+                self._is_gone.set()
+
+    async def _send(self, to: Address, messages: Iterable[Message]) -> None:
+        try:
+            await self._udp.sendto(self._sealed(encode(messages)), to)
+            self._sent.add()
+        except OSError:
+            with suppress(trio.WouldBlock):
+                self._send_input.send_nowait(SendFailed(to))
+
+    def _sealed(self, data: bytes) -> bytes:
+        if self._keyring is None:
+            return label_header(self.settings.label) + data
+        return self._keyring.seal(data, os.urandom(NONCE_BYTES))
+
+    def _opened(self, data: bytes) -> bytes:
+        if self._keyring is None:
+            return strip_label(data, self.settings.label)
+        return self._keyring.open(data)
+
+    # ---- packets and streams --------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        while True:
+            try:
+                data, source = await self._udp.recvfrom(DATAGRAM_MAX)
+            except ConnectionError:
+                continue  # what an earlier packet met; its probe will notice
+            try:
+                messages = tuple(decode_packet(self._opened(data)))
+                self._send_input.send_nowait(Packet((source[0], source[1]), messages))
+                self._received.add()
+            except (BadPacket, Unreadable, trio.WouldBlock):
+                self._refused.add()
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        """Answer somebody who opened a stream."""
+        if len(self._streams) >= STREAMS_MAX:
+            await trio.aclose_forcefully(stream)
+            return
+        self._next_stream = number = self._next_stream + 1
+        self._streams[number] = stream
+        try:
+            with trio.move_on_after(self.settings.profile.stream_timeout_s):
+                messages = await self._read(stream)
+                answered, answer = self._answers[number] = (trio.Event(), [])
+                source = stream.socket.getpeername()
+                await self._send_input.send(StreamAsked(number, (source[0], source[1]), tuple(messages)))
+                await answered.wait()
+                await self._write(stream, answer)
+        except (BadPacket, Unreadable):
+            self._refused.add()
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # whoever asked is gone, and asks again if it has to
+        finally:
+            del self._streams[number]
+            self._answers.pop(number, None)
+            await trio.aclose_forcefully(stream)
+
+    async def _ask(self, wanted: OpenStream) -> None:
+        """Open a stream, say something, tell the core what came of it."""
+        given: Input = StreamFailed(wanted.op)
+        try:
+            with trio.move_on_at(wanted.deadline):
+                async with await trio.open_tcp_stream(*wanted.to) as stream:
+                    await self._write(stream, wanted.messages)
+                    given = StreamAnswered(wanted.op, tuple(await self._read(stream)))
+        except (OSError, trio.BrokenResourceError, BadPacket, Unreadable):
+            given = StreamFailed(wanted.op)
+        await self._send_input.send(given)
+
+    async def _read(self, stream: trio.SocketStream) -> list[Message]:
+        length = int.from_bytes(await _exactly(stream, HEAD_BYTES), "big")
+        if length > STREAM_LIMITS.bytes_max:
+            raise BadPacket(f"a stream of {length} bytes; {STREAM_LIMITS.bytes_max} is the most")
+        return decode_stream(self._opened(await _exactly(stream, length)))
+
+    async def _write(self, stream: trio.SocketStream, messages: Iterable[Message]) -> None:
+        body = self._sealed(encode(messages))
+        await stream.send_all(len(body).to_bytes(HEAD_BYTES, "big") + body)
+
+    # ---- the file -------------------------------------------------------------------------------------------
+
+    def _read_kept(self) -> Snapshot | None:
+        try:
+            return decode_snapshot((self.settings.directory / FILE).read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, BadSnapshot) as error:
+            self._log.warn("gossip_snapshot_unusable", why=str(error), hint="this member starts as a new one")
+            return None
+
+    async def _keep(self, *, force: bool = False) -> None:
+        now = trio.current_time()
+        if not force and not (self._has_news and now - self._kept_at >= KEEP_S):
+            return
+        self._has_news, self._kept_at = False, now
+        data = encode_snapshot(self.core.snapshot())
+        await trio.to_thread.run_sync(_write_durably, self.settings.directory / FILE, data)
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    temporary = path.with_suffix(".new")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+async def _bind(host: str, port: int) -> tuple[trio.socket.SocketType, trio.SocketListener]:
+    """Both kinds on one port; one that the system chose for the first may be taken for the second."""
+    family = plain_socket.AF_INET6 if ":" in host else plain_socket.AF_INET
+    for attempt in range(BIND_TRIES):
+        udp = trio.socket.socket(family, plain_socket.SOCK_DGRAM)
+        try:
+            await udp.bind((host, port))
+            (listener,) = await trio.open_tcp_listeners(udp.getsockname()[1], host=host)
+            return udp, listener
+        except OSError as error:
+            udp.close()
+            if port or attempt == BIND_TRIES - 1:
+                raise Unavailable(
+                    f"cannot listen on {host}:{port} (gossip): {error.strerror or error}",
+                    hint="is another agent running here? choose another port with ports.serf",
+                ) from error
+    raise AssertionError("unreachable")
+
+
+async def _resolve(text: str, log: Logger) -> Address | None:
+    host, _, port = text.rpartition(":")
+    try:
+        found = await trio.socket.getaddrinfo(host.strip("[]"), int(port), type=plain_socket.SOCK_DGRAM)
+    except (OSError, ValueError) as error:
+        log.warn("gossip_address_unknown", address=text[:200], why=str(error))
+        return None
+    return (str(found[0][4][0]), int(found[0][4][1]))
+
+
+async def _exactly(stream: trio.SocketStream, count: int) -> bytes:
+    found = bytearray()
+    while len(found) < count:
+        data = await stream.receive_some(min(65_536, count - len(found)))
+        if not data:
+            raise BadPacket("the stream ended in the middle")
+        found += data
+    return bytes(found)

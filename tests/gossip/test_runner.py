@@ -1,0 +1,176 @@
+"""Real members on loopback: they find each other, notice who goes, and take no harm from anybody's bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from fedsched.env.real import RealEnv
+from fedsched.gossip.messages import State, UserEvent
+from fedsched.gossip.profiles import LOCAL
+from fedsched.gossip.runner import FILE, GossipRunner, GossipSettings
+from fedsched.gossip.snapshot import decode_snapshot
+from fedsched.telemetry.log import Hub
+from fedsched.telemetry.metrics import Registry
+from tests.server.region import until
+
+KEYS = (bytes(range(32)),)
+
+
+class Pool:
+    """Members in one trio run."""
+
+    def __init__(self, directory: Path, nursery: trio.Nursery, **changes: Any) -> None:
+        self._directory = directory
+        self._nursery = nursery
+        self._changes = changes
+        self.scopes: dict[str, trio.CancelScope] = {}
+        self.heard: dict[str, list[UserEvent]] = {}
+
+    async def add(self, name: str, *join: GossipRunner, **changes: Any) -> GossipRunner:
+        directory = self._directory / name
+        directory.mkdir(exist_ok=True)
+        settings = GossipSettings(
+            name,
+            {"id": f"id-{name}", "region": "eu", "role": "fedsched"},
+            directory,
+            join=tuple(f"{one.address[0]}:{one.address[1]}" for one in join),
+            profile=LOCAL,
+        )
+        heard = self.heard.setdefault(name, [])
+        member = GossipRunner(
+            replace(settings, **(self._changes | changes)),
+            env=RealEnv(),
+            log=Hub().logger("test"),
+            metrics=Registry(),
+            on_event=heard.append,
+        )
+        scope = self.scopes[name] = trio.CancelScope()
+
+        async def run(*, task_status: trio.TaskStatus[None]) -> None:
+            with scope:
+                await member.run(task_status=task_status)
+
+        await self._nursery.start(run)
+        return member
+
+
+def states(member: GossipRunner) -> dict[str, State]:
+    return {one.name: one.state for one in member.members}
+
+
+def in_pool(directory: Path, story: Callable[[Pool], Awaitable[None]], **changes: Any) -> None:
+    async def main() -> None:
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                await story(Pool(directory, nursery, **changes))
+                nursery.cancel_scope.cancel("the story is over")
+
+    trio.run(main)
+
+
+def all_up(*members: GossipRunner) -> bool:
+    names = {one.settings.name for one in members}
+    return all({name for name, state in states(one).items() if state is State.ALIVE} == names for one in members)
+
+
+def test_members_find_each_other_and_notice_a_death_and_a_farewell(tmp_path: Path) -> None:
+    async def story(pool: Pool) -> None:
+        a = await pool.add("a")
+        b = await pool.add("b", a)
+        c = await pool.add("c", b)
+        await until("all know all", lambda: all_up(a, b, c))
+        assert {tuple(sorted(one.tags.items())) for one in a.members if one.name == "c"} == {
+            (("id", "id-c"), ("region", "eu"), ("role", "fedsched"))
+        }
+
+        await c.leave()
+        await until("c has left", lambda: states(a)["c"] is states(b)["c"] is State.LEFT)
+        pool.scopes["b"].cancel("killed")
+        await until("b is dead", lambda: states(a)["b"] is State.DEAD, within_s=20)
+
+    in_pool(tmp_path, story)
+
+
+def test_an_announcement_is_heard_once_by_everybody(tmp_path: Path) -> None:
+    async def story(pool: Pool) -> None:
+        a = await pool.add("a")
+        b = await pool.add("b", a)
+        await until("both are there", lambda: all_up(a, b))
+
+        await a.publish("leader", b"us 7")
+
+        await until("both heard", lambda: pool.heard["a"] and pool.heard["b"])
+        assert [(one.name, one.payload) for one in pool.heard["b"]] == [("leader", b"us 7")]
+
+    in_pool(tmp_path, story)
+
+
+def test_a_sealed_pool_lets_nobody_in_who_has_no_key(tmp_path: Path) -> None:
+    async def story(pool: Pool) -> None:
+        a = await pool.add("a")
+        b = await pool.add("b", a)
+        stranger = await pool.add("stranger", a, keys=())
+        await until("both are there", lambda: all_up(a, b))
+        await until("the stranger was refused", lambda: a._refused.value > 0)
+
+        assert set(states(a)) == {"a", "b"}
+        assert set(states(stranger)) == {"stranger"}
+
+    in_pool(tmp_path, story, keys=KEYS, label=b"prod")
+
+
+def test_one_that_returns_speaks_with_a_higher_number_and_finds_the_pool_by_itself(tmp_path: Path) -> None:
+    async def story(pool: Pool) -> None:
+        a = await pool.add("a")
+        b = await pool.add("b", a)
+        await until("both are there", lambda: all_up(a, b))
+        before = next(one.inc for one in a.members if one.name == "b")
+        pool.scopes["b"].cancel("stopped")
+        await until("its file is written", lambda: (tmp_path / "b" / FILE).exists())
+
+        again = await pool.add("b")
+
+        await until("it is back", lambda: all_up(a, again), within_s=20)
+        assert next(one.inc for one in a.members if one.name == "b") > before
+        assert decode_snapshot((tmp_path / "b" / FILE).read_bytes()).inc >= before
+
+    in_pool(tmp_path, story)
+
+
+def test_a_damaged_file_makes_it_a_new_member(tmp_path: Path) -> None:
+    async def story(pool: Pool) -> None:
+        a = await pool.add("a")
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / FILE).write_bytes(b"torn")
+
+        b = await pool.add("b", a)
+
+        await until("it joined", lambda: all_up(a, b))
+
+    in_pool(tmp_path, story)
+
+
+def test_random_bytes_are_counted_and_harm_nobody(tmp_path: Path) -> None:
+    async def story(pool: Pool) -> None:
+        a = await pool.add("a")
+        b = await pool.add("b", a)
+        with trio.socket.socket(type=trio.socket.SOCK_DGRAM) as udp:
+            for size in (0, 1, 7, 100, 1400, 9000):
+                await udp.sendto(os.urandom(size), a.address)
+        for head in (b"\xff\xff\xff\xff", b"\x00\x00\x00\x05hello", b"\x00"):
+            async with await trio.open_tcp_stream(*a.address) as stream:
+                await stream.send_all(head)
+                await stream.send_eof()
+                with trio.move_on_after(5):
+                    assert await stream.receive_some(10) == b""
+
+        await until("the bytes were refused", lambda: a._refused.value >= 6)
+        await until("the pool is well", lambda: all_up(a, b))
+
+    in_pool(tmp_path, story)
