@@ -161,7 +161,7 @@ class GossipRunner:
             me,
             self._env.rng("gossip"),
             trio.current_time(),
-            event_ltime=kept.event_ltime if kept else 1,
+            remembered=kept,
             overhead=overhead,
         )
 

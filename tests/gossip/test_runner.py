@@ -30,6 +30,7 @@ class Pool:
         self._nursery = nursery
         self._changes = changes
         self.scopes: dict[str, trio.CancelScope] = {}
+        self.ended: dict[str, trio.Event] = {}
         self.heard: dict[str, list[UserEvent]] = {}
 
     async def add(self, name: str, *join: GossipRunner, **changes: Any) -> GossipRunner:
@@ -50,11 +51,12 @@ class Pool:
             metrics=Registry(),
             on_event=heard.append,
         )
-        scope = self.scopes[name] = trio.CancelScope()
+        scope, ended = self.scopes[name], self.ended[name] = trio.CancelScope(), trio.Event()
 
         async def run(*, task_status: trio.TaskStatus[None]) -> None:
             with scope:
                 await member.run(task_status=task_status)
+            ended.set()
 
         await self._nursery.start(run)
         return member
@@ -132,7 +134,7 @@ def test_one_that_returns_speaks_with_a_higher_number_and_finds_the_pool_by_itse
         await until("both are there", lambda: all_up(a, b))
         before = next(one.inc for one in a.members if one.name == "b")
         pool.scopes["b"].cancel("stopped")
-        await until("its file is written", lambda: (tmp_path / "b" / FILE).exists())
+        await pool.ended["b"].wait()
 
         again = await pool.add("b")
 
