@@ -67,6 +67,8 @@ class Heard:
     """A region answered."""
 
     report: RolloutReport
+    call: int | None = None
+    """Which `Send` this answers: one that was replaced is listened to, but the present one is still awaited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Unheard:
 
     region: str
     error: str = ""
+    call: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,8 @@ class Send:
     region: str
     command: RolloutCommand
     patience_s: float
+    call: int = 0
+    """Counts the calls to this region; `Heard` and `Unheard` name it."""
 
 
 Effect = Store | Send
@@ -139,6 +144,10 @@ class _Line:
     busy_with: RolloutStep | None = None
     """The step it says; None if it asks for the status."""
     rest_until_ns: int = 0
+    call: int = 0
+
+    def is_present(self, call: int | None) -> bool:
+        return call is None or call == self.call
 
     def is_busy_with(self, step: RolloutStep | None) -> bool:
         """Whether this is under way already. A new step does not wait for the end of a held question."""
@@ -174,14 +183,15 @@ class RolloutCore:
             case Stored(rollout) | StoreFailed(rollout):
                 self.rollout, self._storing = rollout, None
                 return self._catch_up(now_ns)
-            case Heard(report):
-                self._note(report, now_ns)
+            case Heard(report, call):
+                self._note(report, call, now_ns)
                 if self._storing is not None:
                     self._waiting.reports[report.region] = self._newest(report)
                     return []
                 return self._go_on(self._laid_over(self.rollout, given, now_ns), now_ns)
-            case Unheard(region):
-                self._note_silence(region, now_ns)
+            case Unheard(region, _, call):
+                if region in self._lines and self._lines[region].is_present(call):
+                    self._note_silence(region, now_ns)
                 return self.wake(now_ns)
             case UnblockAsked() | FailAsked() | CancelAsked():
                 if self._storing is not None:
@@ -255,7 +265,8 @@ class RolloutCore:
                 continue
             patience_s = self._settings.call_s + (self._settings.watch_s if command.step is None else 0)
             line.busy_until_ns, line.busy_with = now_ns + round(patience_s * NS), command.step
-            effects.append(Send(region.name, command, patience_s))
+            line.call += 1
+            effects.append(Send(region.name, command, patience_s, line.call))
         return effects
 
     def _command(self, region: RolloutRegion) -> RolloutCommand | None:
@@ -279,12 +290,14 @@ class RolloutCore:
         key = key_of(rollout.id, region.name, step) if step is not None else ""
         return RolloutCommand(key=key, region=region.name, rollout=rollout, step=step, seen=region.status)
 
-    def _note(self, report: RolloutReport, now_ns: int) -> None:
+    def _note(self, report: RolloutReport, call: int | None, now_ns: int) -> None:
         """The region lives; what it has carried out need not be said again."""
         line = self._lines.get(report.region)
         if line is None or report.rollout_id != self.rollout.id:
             return
-        line.heard_ns, line.failures, line.busy_until_ns, line.rest_until_ns = now_ns, 0, None, 0
+        line.heard_ns, line.failures, line.rest_until_ns = now_ns, 0, 0
+        if line.is_present(call):
+            line.busy_until_ns = None
         region = self.rollout.region(report.region)
         if report.step is None:
             is_needed = region is not None and region.step in (RolloutStep.RUN, RolloutStep.UNBLOCK)
