@@ -355,7 +355,8 @@ class World:
 
     def _check_written(self, before: Rollout, after: Rollout) -> None:
         for old, new in zip(before.regions, after.regions, strict=True):
-            if not STEP_MOVES.allows(old.step, new.step):
+            was_learned = old.is_unsure  # what a former owner decided is not decided now
+            if not STEP_MOVES.allows(old.step, new.step) and not was_learned:
                 raise Broken(f"{new.name}: {old.step} was decided, and then {new.step}")
             if old.status in FINAL and new.status is not old.status:
                 raise Broken(f"{new.name}: {old.status} was final, and then {new.status}")
