@@ -147,12 +147,15 @@ class Members:
         self._own[name] = None
 
     def next_on_ring(self, name: str) -> Member | None:
-        """The next member that is up, going round by hash from this one; None if there is no other."""
+        """The next alive member, going round by hash from this one; None if there is no other.
+
+        A suspect is looked after by its accusers; who stands behind it may have lost its only watcher.
+        """
         ring = self._ring
         at = bisect_right(ring, (name_hash(name), name))
         for step in range(len(ring)):
             member = self.get(ring[(at + step) % len(ring)][1])
-            if member is not None and member.is_up:
+            if member is not None and member.state is State.ALIVE:
                 return member if member.name != name else None
         return None
 
