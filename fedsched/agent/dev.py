@@ -34,7 +34,8 @@ def make_agents(regions: Sequence[RegionFile], data_root: str) -> list[Agent]:
     """One agent per server and client. Ports that the files leave open are chosen here, so that agents can name each
     other."""
     chosen = [with_ports_chosen(region) for region in regions]
-    servers = [region.agent_config(server, Path(data_root)) for region in chosen for server in region.servers]
+    wan = tuple(f"{region.bind_addr}:{region.servers[0].ports.serf}" for region in chosen)
+    servers = [region.agent_config(server, Path(data_root), wan=wan) for region in chosen for server in region.servers]
     numbers = count()
     clients = [
         region.client_config(client, Path(data_root), next(numbers)) for region in chosen for client in region.clients

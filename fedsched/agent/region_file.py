@@ -78,8 +78,11 @@ class RegionFile:
     servers: tuple[RegionServer, ...]
     clients: tuple[RegionClient, ...] = ()
 
-    def agent_config(self, server: RegionServer, data_root: str | Path, join: tuple[str, ...] = ()) -> AgentConfig:
-        """Give one server's settings. It joins `join`, or else those of the others whose ports are fixed."""
+    def agent_config(
+        self, server: RegionServer, data_root: str | Path, join: tuple[str, ...] = (), wan: tuple[str, ...] = ()
+    ) -> AgentConfig:
+        """Give one server's settings. It joins `join`, or else those of the others whose ports are fixed; `wan` are
+        gossip addresses of servers of all regions."""
         others = join or tuple(
             f"{self.bind_addr}:{other.ports.rpc}" for other in self.servers if other is not server and other.ports.rpc
         )
@@ -94,7 +97,7 @@ class RegionFile:
             server=ServerSettings(
                 enabled=True,
                 bootstrap_expect=len(self.servers),
-                server_join=ServerJoin(retry_join=others, retry_interval_s=1.0),
+                server_join=ServerJoin(retry_join=others, retry_join_wan=wan, retry_interval_s=1.0),
                 ballast_size_bytes=0,
             ),
         )

@@ -8,13 +8,14 @@ from typing import Any
 
 from fedsched.agent.config import AgentConfig
 from fedsched.env.env import Env
+from fedsched.gossip.keyring import read_key
 from fedsched.raft.autopilot import AutopilotSettings
 from fedsched.raft.compaction import CompactionSettings
 from fedsched.raft.datadir import SpaceLimits
 from fedsched.server.endpoints.agent import AgentFacts
 from fedsched.server.leader.rejections import RejectionSettings
 from fedsched.server.server import Server
-from fedsched.server.settings import ServerOptions
+from fedsched.server.settings import GossipOptions, ServerOptions
 from fedsched.server.tls import TlsContexts
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry
@@ -75,6 +76,13 @@ def server_options(config: AgentConfig, tls: TlsContexts | None) -> ServerOption
         ballast_bytes=server.ballast_size_bytes,
         space_limits=SpaceLimits(soft_bytes=soft, hard_bytes=soft // 4) if soft else SpaceLimits(0, 0, 0, 0),
         tls=tls,
+        gossip=GossipOptions(
+            host=config.listen_host("serf"),
+            port=config.ports.serf,
+            advertise=config.advertise.serf.rpartition(":")[0] or config.advertise.serf,
+            join=server.server_join.retry_join_wan,
+            keys=(read_key(server.encrypt),) if server.encrypt else (),
+        ),
         connections_per_host_max=config.limits.rpc_max_conns_per_client,
         handshake_s=config.limits.handshake_timeout_s,
     )

@@ -65,6 +65,7 @@ from fedsched.server.raft_metrics import watch_raft
 from fedsched.server.served_types import ServedTypes
 from fedsched.server.settings import ServerOptions
 from fedsched.server.waits import StateWaits
+from fedsched.server.wan import Wan
 from fedsched.server.warming import warm_up
 from fedsched.server.work_source import LeaderElsewhere, OwnOffice, WorkSource
 from fedsched.server.workers import Workers
@@ -112,6 +113,7 @@ class Server:
         self.feed: FleetFeed
         self.work: LeaderWork
         self.me: ServerInfo
+        self.wan: Wan | None = None
         self.directory: Directory
         """Servers of all regions, as far as they are known."""
         self.office_services: list[LeaderService] = []
@@ -146,6 +148,9 @@ class Server:
                 await LocalCaller(self.calls, identity=SERVER).call(SERVER_LEAVE, ServerLeaveRequest(id=self.me.id))
         except FedschedError as refused:
             self._log.warn("not_left", why=str(refused))
+        if self.wan is not None:
+            with trio.move_on_after(HAND_OVER_S):
+                await self.wan.leave()
 
     def _open_disk(self, machine: StateMachine) -> OpenedDisk:
         warm_up()
@@ -229,6 +234,7 @@ class Server:
             log=self._log,
             metrics=self._metrics,
         )
+        wan = self.wan = self._make_wan(raft)
         dispatch = Dispatch(
             region=options.region,
             me=lambda: self.me,
@@ -266,8 +272,28 @@ class Server:
             nursery.start_soon(dispatch.run)
             nursery.start_soon(workers.run)
             nursery.start_soon(around.uplinks.run)
+            if wan is not None:
+                await nursery.start(wan.run)
             self._log.info("server_started", server=self.me.name, server_id=self.me.id, address=self.me.address)
             task_status.started()
+
+    def _make_wan(self, raft: RaftRunner) -> Wan | None:
+        gossip = self.options.gossip
+        if gossip is None:
+            return None
+        if not gossip.is_safe:
+            self._log.warn("gossip_off", why=f"no key, and {gossip.host} is not loopback", hint="set server.encrypt")
+            return None
+        return Wan(
+            self.options,
+            gossip,
+            self.me,
+            self.directory,
+            raft,
+            env=self._env,
+            log=self._log,
+            metrics=self._metrics,
+        )
 
     async def _send_reports(self, request: NodeReportsRequest) -> NodeReportsReply:
         reply, _ = await LocalCaller(self.calls, identity=SERVER).call(NODE_REPORTS, request)

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedsched.gossip.profiles import FED, Profile
 from fedsched.raft.autopilot import AutopilotSettings
 from fedsched.raft.compaction import CompactionSettings
 from fedsched.raft.datadir import BALLAST_BYTES, SpaceLimits
 from fedsched.server.leader.rejections import RejectionSettings
 from fedsched.server.tls import TlsContexts
+
+
+@dataclass(frozen=True, slots=True)
+class GossipOptions:
+    """How this server takes part."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertise: str = ""
+    join: tuple[str, ...] = ()
+    """Gossip addresses of servers of any region."""
+    keys: tuple[bytes, ...] = ()
+    profile: Profile = FED
+
+    @property
+    def is_safe(self) -> bool:
+        """Sealed, or only to be heard on this machine."""
+        return bool(self.keys) or ipaddress.ip_address(self.host).is_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +62,8 @@ class ServerOptions:
     enabled_schedulers: tuple[str, ...] = ()
     """Job types that workers here take; empty: all that come with fedsched."""
     rejections: RejectionSettings = field(default_factory=RejectionSettings)
+    gossip: GossipOptions | None = None
+    """None: this server knows its own region only."""
     connections_max: int = 1024
     """On the server port, from everybody together."""
     connections_per_host_max: int = 100

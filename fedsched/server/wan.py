@@ -1,0 +1,134 @@
+"""This server among the servers of all regions: gossip tells who is there, the directory remembers it.
+
+One pool holds every server of every region. What gossip says is never trusted for anything but where to try: whoever is
+asked decides for itself whether it leads, and each region's members are those of its own log.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+
+from fedsched import __version__
+from fedsched.codec import cbor
+from fedsched.env.env import Env
+from fedsched.federation.directory import Directory, LeaderHint
+from fedsched.gossip.asked import MemberNews, NewsKind
+from fedsched.gossip.members import Member
+from fedsched.gossip.messages import State, UserEvent
+from fedsched.gossip.runner import GossipRunner, GossipSettings
+from fedsched.model.region import MemberStatus, ServerMember
+from fedsched.raft.membership import ServerInfo
+from fedsched.raft.runner import RaftRunner
+from fedsched.rpc.relay import hop_of
+from fedsched.server.settings import GossipOptions, ServerOptions
+from fedsched.telemetry.log import Logger
+from fedsched.telemetry.metrics import Registry
+from fedsched.wire.address import split_host_port
+
+LEADER: Final = "leader"
+"""The name of what a new leader announces."""
+HINT_LIMITS: Final = cbor.Limits(bytes_max=512, depth_max=2, nodes_max=8)
+STATUS: Final = {
+    State.ALIVE: MemberStatus.ALIVE,
+    State.SUSPECT: MemberStatus.ALIVE,
+    State.DEAD: MemberStatus.FAILED,
+    State.LEFT: MemberStatus.LEFT,
+}
+
+
+class Wan:
+    """Feeds the directory; announces this server when it leads."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        gossip: GossipOptions,
+        me: ServerInfo,
+        directory: Directory,
+        raft: RaftRunner,
+        *,
+        env: Env,
+        log: Logger,
+        metrics: Registry,
+    ) -> None:
+        self._region = options.region
+        self._me = me
+        self._directory = directory
+        self._raft = raft
+        self._log = log
+        settings = GossipSettings(
+            name=hop_of(me.name, options.region),
+            tags=_tags(options, me),
+            directory=options.data_dir,
+            host=gossip.host,
+            port=gossip.port,
+            advertise=gossip.advertise,
+            join=gossip.join,
+            profile=gossip.profile,
+            keys=gossip.keys,
+        )
+        self.gossip = GossipRunner(
+            settings, env=env, log=log, metrics=metrics, on_member=self._member, on_event=self._event
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled; `started` when the gossip port is bound."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.gossip.run)
+            for member in self.gossip.members:
+                self._directory.member_seen(_listed(member))
+            nursery.start_soon(self._announce)
+            task_status.started()
+
+    async def leave(self) -> None:
+        """Say farewell to all regions; returns when it has had time to get around."""
+        await self.gossip.leave()
+
+    async def _announce(self) -> None:
+        """Tell all regions whenever this server has begun to lead its own: it saves them a hop."""
+        while True:
+            role = await self._raft.wait_role_change()
+            if self._raft.is_leader:
+                payload = cbor.dumps([self._region, self._raft.core.status().term, self._me.id])
+                await self.gossip.publish(LEADER, payload)
+            elif role.leader is not None:
+                self._directory.leader_told(LeaderHint(self._region, self._raft.core.status().term, role.leader))
+
+    def _member(self, news: MemberNews) -> None:
+        if news.kind in (NewsKind.LEAVE, NewsKind.REAP):
+            self._directory.member_gone(news.member.name)
+        else:
+            self._directory.member_seen(_listed(news.member), is_suspect=news.member.state is State.SUSPECT)
+
+    def _event(self, event: UserEvent) -> None:
+        if event.name != LEADER:
+            return
+        try:
+            region, term, server_id = cbor.loads(event.payload, HINT_LIMITS)
+        except (cbor.CodecError, ValueError, TypeError) as error:
+            self._log.info("leader_hint_unreadable", why=str(error))
+            return
+        if isinstance(region, str) and type(term) is int and isinstance(server_id, str):
+            self._directory.leader_told(LeaderHint(region, term, server_id))
+
+
+def _tags(options: ServerOptions, me: ServerInfo) -> dict[str, str]:
+    host, port = split_host_port(me.address, 0)
+    return {
+        "role": "fedsched",
+        "region": options.region,
+        "dc": options.datacenter,
+        "id": me.id,
+        "rpc_addr": host,
+        "port": str(port),
+        "build": __version__,
+        "raft_vsn": "3",
+        "expect": str(options.bootstrap_expect),
+    }
+
+
+def _listed(member: Member) -> ServerMember:
+    host, port = member.addr
+    return ServerMember(name=member.name, addr=host, port=port, tags=dict(member.tags), status=STATUS[member.state])
