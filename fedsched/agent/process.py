@@ -36,6 +36,7 @@ class ServerProcess:
         self.name = name
         self.address = f"http://127.0.0.1:{ports[0]}"
         self.rpc_port = ports[1]
+        self.serf_port = ports[2]
         self._log = directory / f"{name}.log"
         self._config = directory / f"{name}.toml"
         self._process: subprocess.Popen[bytes] | None = None

@@ -24,6 +24,7 @@ Number = float | int | bool
 BENCHES: Final[Mapping[str, tuple[str, str]]] = {
     "codec": ("fedsched.bench.codec", "records to bytes and back: time and size, against plain containers"),
     "fanout": ("fedsched.bench.fanout", "5,000 client connections to one server: memory of each, news to all"),
+    "federation": ("fedsched.bench.federation", "requests to another region while servers there are killed"),
     "gossip": ("fedsched.bench.gossip", "a simulated pool: how soon all know, how often they err, what it costs"),
     "kernel": ("fedsched.bench.kernel", "placement: rate, exactness, growth, against sampling"),
     "quality": ("fedsched.bench.quality", "how well fleets are filled, against sampling"),
