@@ -70,7 +70,7 @@ class AdoptionCore:
         self._is_over = False
 
     def begin(self, now_ns: int) -> list[AdoptionEffect]:
-        """Ask everybody."""
+        """Ask our own region, and then everybody: a ballot that others know must be found again after a crash."""
         return self.wake(now_ns)
 
     def handle(self, given: Heard | Unheard, now_ns: int) -> list[AdoptionEffect]:
@@ -102,7 +102,9 @@ class AdoptionCore:
             self._is_over = True
             return [Store(adopted(self._known, self._agreed, self._asking, now_ns))]
         effects: list[AdoptionEffect] = []
-        for name in [one for one, due in self._due_ns.items() if due <= now_ns and one not in self._agreed]:
+        me = self._asking.owner
+        asked = self._due_ns if me in self._agreed else (me,)
+        for name in [one for one in asked if self._due_ns[one] <= now_ns and one not in self._agreed]:
             self._due_ns[name] = now_ns + round(self._settings.call_s * NS)
             effects.append(Send(name, self._command(name), self._settings.call_s))
         return effects
@@ -111,10 +113,11 @@ class AdoptionCore:
         """When `wake` is due even if nothing is heard; infinity if never."""
         if self._is_over:
             return math.inf
-        waiting = [due for name, due in self._due_ns.items() if name not in self._agreed]
-        return min(
-            [*waiting, *([self._gather_until_ns] if self._gather_until_ns is not None else [])], default=math.inf
-        )
+        asked = self._due_ns if self._asking.owner in self._agreed else (self._asking.owner,)
+        times: list[float] = [self._due_ns[name] for name in asked if name not in self._agreed]
+        if self._gather_until_ns is not None:
+            times.append(self._gather_until_ns)
+        return min(times, default=math.inf)
 
     def _command(self, name: str) -> RolloutCommand:
         key = f"{self._known.id}/{name}/adopt/{self._asking.epoch}/{self._asking.owner}"

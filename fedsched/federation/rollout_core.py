@@ -172,6 +172,7 @@ class RolloutCore:
         self._lines = {one.name: _Line(heard_ns=now_ns) for one in rollout.regions}
         self._storing: Rollout | None = None
         self._waiting = _Waiting()
+        self._decided_ns = now_ns
 
     def begin(self, now_ns: int) -> list[Effect]:
         """Take the rollout up: new, or as a former leader left it."""
@@ -215,7 +216,8 @@ class RolloutCore:
                 times.append(line.rest_until_ns if line.busy_until_ns is None else line.busy_until_ns)
             patience_s = self._patience_s(region)
             if patience_s is not None and self._storing is None:
-                times.append(self._silent_since_ns(region) + round(patience_s * NS))
+                due_ns = self._silent_since_ns(region) + round(patience_s * NS)
+                times += [due_ns] if due_ns > self._decided_ns else []  # a silence that changed nothing is no reason
         return min(times)
 
     def is_done(self) -> bool:
@@ -249,6 +251,7 @@ class RolloutCore:
 
     def _go_on(self, draft: Rollout, now_ns: int) -> list[Effect]:
         """Decide; write what is new; say what is written and due."""
+        self._decided_ns = now_ns
         draft = rules.decided(draft, now_ns, self._silent(draft.regions, now_ns))
         effects: list[Effect] = []
         if draft != self.rollout:
