@@ -152,6 +152,10 @@ class World:
         elif kind < 0.3:
             owner.lost_at = rng.uniform(0, TROUBLE_S * 0.5)
             self.at(owner.lost_at + rng.uniform(10, 100), self._adopt)
+        elif kind < 0.4:  # only cut off, and back later: two owners for a while
+            since = rng.uniform(0, TROUBLE_S * 0.4)
+            owner.cuts.append((since, since + 450))
+            self.at(since + rng.uniform(10, 100), self._adopt)
         for _ in range(rng.choice([0, 1, 2, 5])):
             self.at(rng.uniform(0, TROUBLE_S), self._crash)
         if rng.random() < 0.1:
