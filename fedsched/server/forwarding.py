@@ -8,6 +8,7 @@ is carried out once however often it is sent. What has begun to stream is not be
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 import trio
@@ -15,7 +16,7 @@ import trio
 from fedsched.env.env import Env
 from fedsched.federation.directory import Directory
 from fedsched.federation.route import Outcome, Router, Try, Wanted
-from fedsched.model.errors import DeadlineExceeded, Unavailable
+from fedsched.model.errors import DeadlineExceeded, FedschedError, Unavailable
 from fedsched.rpc.body import Answer, Body
 from fedsched.rpc.caller import LinkCaller
 from fedsched.rpc.method import RunsAt
@@ -55,6 +56,8 @@ class Forwarding:
         self._chance = env.rng("forwarding").random
         self._forwarded = metrics.counters(FORWARDED)
         self._failed = metrics.counters(FAILED)
+        self.on_failure: Callable[[str], None] = _ignored
+        """Told the name of a server that could not be reached, or whose link broke: gossip looks at it at once."""
 
     async def answer(self, context: CallContext, request: Body[Any]) -> Answer:
         """What the region that the call names says to it. `NoPath` if nobody there answers."""
@@ -78,14 +81,20 @@ class Forwarding:
                 self._note_failure(chosen, str(error))
                 route.failed(Outcome.NOT_SENT, str(error), trio.current_time())
                 continue
+            except BaseException:
+                route.abandoned()
+                raise
             try:
                 answer = await self._ask(caller, context, request, math.inf if is_stream else deadline)
             except LinkClosed as error:
                 self._note_failure(chosen, str(error))
                 route.failed(Outcome.NO_ANSWER, str(error), trio.current_time())
                 continue
+            except FedschedError:
+                route.answered()  # with a refusal
+                raise
             except BaseException:
-                route.answered()  # with a refusal, or nobody waits for it any more
+                route.abandoned()
                 raise
             route.answered()
             self._forwarded.labels(meta.region).add()
@@ -110,4 +119,9 @@ class Forwarding:
 
     def _note_failure(self, chosen: Try, why: str) -> None:
         self._failed.labels(chosen.server.region).add()
+        self.on_failure(chosen.server.name)
         self._log.info("forward_failed", server=chosen.server.name, address=chosen.server.rpc, why=why)
+
+
+def _ignored(_: str) -> None:
+    """Nobody wants to know."""

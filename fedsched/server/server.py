@@ -235,6 +235,8 @@ class Server:
             metrics=self._metrics,
         )
         wan = self.wan = self._make_wan(raft)
+        if wan is not None:
+            forwarding.on_failure = wan.gossip.look_at
         dispatch = Dispatch(
             region=options.region,
             me=lambda: self.me,
