@@ -29,6 +29,10 @@ from fedsched.wire.address import split_host_port
 
 LEADER: Final = "leader"
 """The name of what a new leader announces."""
+PAUSE_S: Final = 0.1
+"""Many who come together are told together."""
+AGAIN_S: Final = 30.0
+"""An announcement may be lost on its way; a hint that is missing costs a hop, nothing else."""
 HINT_LIMITS: Final = cbor.Limits(bytes_max=512, depth_max=2, nodes_max=8)
 STATUS: Final = {
     State.ALIVE: MemberStatus.ALIVE,
@@ -57,6 +61,8 @@ class Wan:
         self._me = me
         self._directory = directory
         self._raft = raft
+        self._has_news = trio.Event()
+        """Another role, or somebody who has not heard yet who leads."""
         self._log = log
         settings = GossipSettings(
             name=hop_of(me.name, options.region),
@@ -79,6 +85,7 @@ class Wan:
             await nursery.start(self.gossip.run)
             for member in self.gossip.members:
                 self._directory.member_seen(_listed(member))
+            nursery.start_soon(self._watch_role)
             nursery.start_soon(self._announce)
             task_status.started()
 
@@ -87,20 +94,31 @@ class Wan:
         await self.gossip.leave()
 
     async def _announce(self) -> None:
-        """Tell all regions whenever this server has begun to lead its own: it saves them a hop."""
+        """Tell all regions that this server leads its own: it saves them a hop. Said again to those who come later."""
         while True:
-            role = await self._raft.wait_role_change()
+            term = self._raft.core.status().term
+            leader_id = self._raft.role.leader
             if self._raft.is_leader:
-                payload = cbor.dumps([self._region, self._raft.core.status().term, self._me.id])
-                await self.gossip.publish(LEADER, payload)
-            elif role.leader is not None:
-                self._directory.leader_told(LeaderHint(self._region, self._raft.core.status().term, role.leader))
+                await self.gossip.publish(LEADER, cbor.dumps([self._region, term, self._me.id]), coalesce=True)
+            elif leader_id is not None:
+                self._directory.leader_told(LeaderHint(self._region, term, leader_id))
+            await trio.sleep(PAUSE_S)
+            with trio.move_on_after(AGAIN_S):
+                await self._has_news.wait()
+            self._has_news = trio.Event()
+
+    async def _watch_role(self) -> None:
+        while True:
+            await self._raft.wait_role_change()
+            self._has_news.set()
 
     def _member(self, news: MemberNews) -> None:
         if news.kind in (NewsKind.LEAVE, NewsKind.REAP):
             self._directory.member_gone(news.member.name)
         else:
             self._directory.member_seen(_listed(news.member), is_suspect=news.member.state is State.SUSPECT)
+        if news.kind is NewsKind.JOIN:
+            self._has_news.set()
 
     def _event(self, event: UserEvent) -> None:
         if event.name != LEADER:
