@@ -217,11 +217,17 @@ def _address(tags: Mapping[str, str], gossip_host: str) -> str:
 
 def _state(servers: Iterable[Server]) -> RegionState:
     listed = list(servers)
+    up = sum(one.is_alive for one in listed)
     voters = [one for one in listed if one.is_voter]
-    if not any(one.is_alive for one in listed):
-        return RegionState.FAILED
-    if 2 * sum(one.is_alive for one in voters) <= len(voters):
+    if up and 2 * sum(one.is_alive for one in voters) <= len(voters):
         return RegionState.AT_RISK
-    if not all(one.is_alive for one in listed):
-        return RegionState.DEGRADED
-    return RegionState.HEALTHY
+    return state_of(up, len(listed), len(voters))
+
+
+def state_of(up: int, known: int, voters: int) -> RegionState:
+    """How well a region of so many servers is if so many of them answer; all that do not are taken for voters."""
+    if not up:
+        return RegionState.FAILED
+    if 2 * (voters - (known - up)) <= voters:
+        return RegionState.AT_RISK
+    return RegionState.HEALTHY if up == known else RegionState.DEGRADED

@@ -123,8 +123,9 @@ class Broadcasts:
             case Alive(_, node) | Dead(_, node):
                 self.forget(node)
                 return node
-            case UserEvent(ltime, name):
-                return f"/{ltime}/{name}"
+            case UserEvent(ltime, name, payload):
+                # Two members may say different things at the same time of their clocks: neither replaces the other.
+                return f"/{ltime}/{name}/{payload.hex()}"
 
     def _prune(self) -> None:
         """Drop the most told, oldest first."""

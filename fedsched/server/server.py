@@ -17,6 +17,7 @@ import trio
 from fedsched.env.env import Env
 from fedsched.federation.directory import Directory
 from fedsched.model.errors import FedschedError, Unavailable
+from fedsched.model.region import ServerMember
 from fedsched.raft.assemble import OpenedDisk, load_snapshot, make_runner, open_disk
 from fedsched.raft.autopilot import AutopilotSettings
 from fedsched.raft.datadir import open_data_dir
@@ -210,13 +211,14 @@ class Server:
             send_reports=self._send_reports,
         )
         self.office_services += around.services
+        self.directory = Directory(options.region)
         jobs, evaluations = JobEndpoint(desk, served), EvaluationEndpoint(desk)
         endpoints: list[Endpoint] = [
             jobs,
             evaluations,
             RaftEndpoint(desk, autopilot),
             SnapshotEndpoint(desk),
-            ServerEndpoint(desk, members, joining.hear),
+            ServerEndpoint(desk, members, joining.hear, self.directory, self._far_members),
             AgentEndpoint(desk, self._facts, served),
             SchedulingEndpoint(self.work),
             *around.endpoints,
@@ -224,7 +226,6 @@ class Server:
         node_calls = NodeCalls(desk, around.uplinks)
         endpoints.append(node_calls)
         self.waits = StateWaits(machine, self._env.rng("blocking-query"))
-        self.directory = Directory(options.region)
         forwarding = Forwarding(
             self.directory,
             me=hop_of(self.me.name, options.region),
@@ -278,6 +279,9 @@ class Server:
                 await nursery.start(wan.run)
             self._log.info("server_started", server=self.me.name, server_id=self.me.id, address=self.me.address)
             task_status.started()
+
+    def _far_members(self) -> tuple[ServerMember, ...]:
+        return self.wan.far_members() if self.wan is not None else ()
 
     def _make_wan(self, raft: RaftRunner) -> Wan | None:
         gossip = self.options.gossip

@@ -31,8 +31,8 @@ LEADER: Final = "leader"
 """The name of what a new leader announces."""
 PAUSE_S: Final = 0.1
 """Many who come together are told together."""
-AGAIN_S: Final = 30.0
-"""An announcement may be lost on its way; a hint that is missing costs a hop, nothing else."""
+AGAIN_S: Final = 5.0
+"""An announcement is told a few times to members picked by chance, and may miss one; a missing hint costs a hop."""
 HINT_LIMITS: Final = cbor.Limits(bytes_max=512, depth_max=2, nodes_max=8)
 STATUS: Final = {
     State.ALIVE: MemberStatus.ALIVE,
@@ -89,6 +89,11 @@ class Wan:
             nursery.start_soon(self._announce)
             task_status.started()
 
+    def far_members(self) -> tuple[ServerMember, ...]:
+        """The servers of other regions, also those that do not answer."""
+        listed = (_listed(member) for member in self.gossip.members if member.region != self._region)
+        return tuple(sorted(listed, key=lambda one: one.name))
+
     async def leave(self) -> None:
         """Say farewell to all regions; returns when it has had time to get around."""
         await self.gossip.leave()
@@ -99,7 +104,7 @@ class Wan:
             term = self._raft.core.status().term
             leader_id = self._raft.role.leader
             if self._raft.is_leader:
-                await self.gossip.publish(LEADER, cbor.dumps([self._region, term, self._me.id]), coalesce=True)
+                await self.gossip.publish(LEADER, cbor.dumps([self._region, term, self._me.id]))
             elif leader_id is not None:
                 self._directory.leader_told(LeaderHint(self._region, term, leader_id))
             await trio.sleep(PAUSE_S)

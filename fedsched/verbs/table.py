@@ -17,6 +17,7 @@ MODULES: Final[Mapping[str, str]] = {
     "eval": "fedsched.verbs.evaluation",
     "namespace": "fedsched.verbs.namespace",
     "node": "fedsched.verbs.node",
+    "region": "fedsched.verbs.region",
     "server": "fedsched.verbs.server",
     "service": "fedsched.verbs.service",
     "var": "fedsched.verbs.variable",

@@ -65,3 +65,13 @@ def test_a_flood_is_pruned_from_the_most_told() -> None:
         queue.add(Dead(1, f"n{number}", "x"))
 
     assert len(queue) == KEPT_MIN
+
+
+def test_announcements_of_two_members_at_the_same_time_are_both_told() -> None:
+    queue = Broadcasts()
+    ours, theirs = UserEvent(5, "leader", b"us", False), UserEvent(5, "leader", b"eu", False)
+    queue.add(ours, own=True)
+    queue.add(theirs)
+    queue.add(theirs)
+
+    assert sorted(queue.take(1400, 4)) == sorted([ours, theirs])

@@ -12,6 +12,7 @@ import trio
 from fedsched.federation.route import NoPath
 from fedsched.gossip.profiles import LOCAL
 from fedsched.rpc.methods.job import JOB_REGISTER, JobRegisterRequest
+from fedsched.rpc.methods.server import REGION_LIST, SERVER_MEMBERS
 from fedsched.server.settings import GossipOptions
 from tests.builders import a_job
 from tests.server.region import Member, Region, run_region, until
@@ -66,6 +67,27 @@ def test_a_job_can_be_submitted_anywhere_for_anywhere(tmp_path: Path, keys: tupl
     run_federation(tmp_path, story, keys=keys)
 
 
+def test_regions_are_listed_with_their_servers_from_wherever_one_asks(tmp_path: Path) -> None:
+    async def story(eu: Region, us: Region) -> None:
+        here = await eu.leader()
+        leader = await us.leader()
+        await until("eu knows who leads us", lambda: here.server.directory.leader("us") is not None, within_s=12)
+
+        rows = {one.name: one for one in (await here.call(REGION_LIST)).regions}
+        assert [(one.name, one.state, one.servers_up, one.servers, one.is_own) for one in rows.values()] == [
+            ("eu", "healthy", 1, 1, True),
+            ("us", "healthy", 3, 3, False),
+        ]
+        assert (rows["eu"].leader, rows["us"].leader) == ("s1.eu", f"{leader.name}.us")
+        there = (await here.call(REGION_LIST, region="us")).regions
+        assert [one.name for one in there if one.is_own] == ["us"]
+        members = (await here.call(SERVER_MEMBERS)).members
+        assert [one.name for one in members] == ["s1.eu", "s1.us", "s2.us", "s3.us"]
+        assert {one.region for one in members} == {"eu", "us"}
+
+    run_federation(tmp_path, story)
+
+
 def test_a_leader_is_announced_to_other_regions_and_so_is_the_next(tmp_path: Path) -> None:
     async def story(eu: Region, us: Region) -> None:
         directory = (await eu.leader()).server.directory
@@ -75,10 +97,10 @@ def test_a_leader_is_announced_to_other_regions_and_so_is_the_next(tmp_path: Pat
             return known is not None and known.id == leader.id
 
         first = await us.leader()
-        await until("eu knows who leads us", lambda: is_known(first))
+        await until("eu knows who leads us", lambda: is_known(first), within_s=12)
         await us.stop(first)
         second = await us.leader()
-        await until("eu knows who leads us now", lambda: is_known(second))
+        await until("eu knows who leads us now", lambda: is_known(second), within_s=12)
 
     run_federation(tmp_path, story)
 

@@ -66,6 +66,33 @@ class ServerLeaveReply(Record):
     index: int = 0
 
 
+class RegionRow(Record):
+    """One region, as seen from the server that answers."""
+
+    name: str
+    state: Annotated[str, "healthy, degraded, at risk or failed; as gossip has it, for other regions."] = ""
+    servers_up: int = 0
+    servers: Annotated[int, "All that are known, those that do not answer included."] = 0
+    leader: Annotated[str, "Who is believed to lead; empty if that is not known."] = ""
+    builds: tuple[str, ...] = ()
+    is_own: Annotated[bool, "Whether the server that answers belongs to it."] = False
+
+
+class RegionListReply(Record):
+    regions: tuple[RegionRow, ...] = ()
+
+
+REGION_LIST = declare(
+    Method(
+        "Region.List",
+        Empty,
+        RegionListReply,
+        RunsAt.ANY_SERVER,
+        needs="node:read",
+        needs_quorum=False,
+        doc="All regions that are known, also those of which no server answers.",
+    )
+)
 SERVER_MEMBERS = declare(
     Method(
         "Server.Members",

@@ -7,7 +7,9 @@ from typing import Any
 
 from msgspec import structs
 
+from fedsched.federation.directory import Directory, state_of
 from fedsched.model.errors import BadRequest, Conflict
+from fedsched.model.region import MemberStatus, ServerMember
 from fedsched.raft.membership import Config, ServerInfo
 from fedsched.rpc.method import Empty, Method
 from fedsched.rpc.methods import server as methods
@@ -19,19 +21,24 @@ from fedsched.server.members import Members
 from fedsched.server.server_set import admission, removal, request_name, settled_config
 from fedsched.state.tables.meta import COMMAND_VERSION
 
+FarMembers = Callable[[], tuple[ServerMember, ...]]
 Greet = Callable[[methods.ServerHello], methods.ServerHello]
 
 
 class ServerEndpoint:
-    """Answers `Server.*` and `Status.*`."""
+    """Answers `Server.*`, `Region.*` and `Status.*`."""
 
-    def __init__(self, desk: Desk, members: Members, greet: Greet) -> None:
+    def __init__(self, desk: Desk, members: Members, greet: Greet, directory: Directory, far: FarMembers) -> None:
+        """`far` are the servers of other regions."""
+        self._directory = directory
+        self._far = far
         self._desk = desk
         self._members = members
         self._greet = greet
 
     def handlers(self) -> Mapping[Method[Any, Any], Handler]:
         return {
+            methods.REGION_LIST: self.regions,
             methods.SERVER_MEMBERS: self.members,
             methods.SERVER_HELLO: self.hello,
             methods.SERVER_JOIN: self.join,
@@ -45,7 +52,35 @@ class ServerEndpoint:
             server_name=self._desk.me.name,
             server_region=self._desk.region,
             server_dc=self._desk.datacenter,
-            members=self._members.listed(self._desk.raft),
+            members=(*self._members.listed(self._desk.raft), *self._far()),
+        )
+
+    async def regions(self, request: Empty, context: CallContext) -> methods.RegionListReply:
+        names = {*self._directory.all_regions(), self._desk.region}
+        return methods.RegionListReply(regions=tuple(self._region(name) for name in sorted(names)))
+
+    def _region(self, name: str) -> methods.RegionRow:
+        """Our own region as its log has it, another one as gossip has it."""
+        if name != self._desk.region:
+            seen = self._directory.summary(name)
+            return methods.RegionRow(
+                name=name,
+                state=seen.state.value,
+                servers_up=seen.alive,
+                servers=seen.known,
+                leader=seen.leader,
+                builds=seen.builds,
+            )
+        members = self._members.listed(self._desk.raft)
+        up = sum(member.status is MemberStatus.ALIVE for member in members)
+        return methods.RegionRow(
+            name=name,
+            state=state_of(up, len(members), len(members)).value,
+            servers_up=up,
+            servers=len(members),
+            leader=next((one.name for one in members if one.tags.get("leader") == "true"), ""),
+            builds=tuple(sorted({one.tags["build"] for one in members if one.tags.get("build")})),
+            is_own=True,
         )
 
     async def hello(self, request: methods.ServerHello, context: CallContext) -> methods.ServerHello:
