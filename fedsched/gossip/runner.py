@@ -348,7 +348,12 @@ class GossipRunner:
             return
         self._has_news, self._kept_at = False, now
         data = encode_snapshot(self.core.snapshot())
-        await trio.to_thread.run_sync(_write_durably, self.settings.directory / FILE, data)
+        try:
+            await trio.to_thread.run_sync(_write_durably, self.settings.directory / FILE, data)
+        except OSError as error:
+            # Without the file a member that returns begins with the clock, and others tell it the number to beat. What
+            # a failing disk means for a server is not decided here.
+            self._log.warn("gossip_snapshot_not_written", why=str(error))
 
 
 def _write_durably(path: Path, data: bytes) -> None:

@@ -176,3 +176,16 @@ def test_random_bytes_are_counted_and_harm_nobody(tmp_path: Path) -> None:
         await until("the pool is well", lambda: all_up(a, b))
 
     in_pool(tmp_path, story)
+
+
+def test_a_disk_that_takes_nothing_keeps_nobody_from_being_a_member(tmp_path: Path) -> None:
+    async def story(pool: Pool) -> None:
+        a = await pool.add("a")
+        b = await pool.add("b", a, directory=tmp_path / "nowhere")
+
+        await until("both are there", lambda: all_up(a, b))
+        pool.scopes["b"].cancel("stopped")
+        await pool.ended["b"].wait()
+        assert not (tmp_path / "nowhere").exists()
+
+    in_pool(tmp_path, story)
