@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -224,10 +224,18 @@ def _tls(config: AgentConfig) -> TlsContexts | None:
     return load_contexts(files, config.region, verify_server_name=config.tls.verify_server_hostname)
 
 
+SECRETS: Final = frozenset({"encrypt"})
+"""Settings that nobody is shown: whoever has the gossip key can speak for any server."""
+
+
+def _shown(name: str, value: Any) -> Any:
+    return "<hidden>" if name in SECRETS and value else _plain(value)
+
+
 def _plain(value: Any) -> Any:
     """Settings as plain values, for showing."""
     if is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        return {one.name: _shown(one.name, getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

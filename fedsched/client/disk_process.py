@@ -67,6 +67,7 @@ class DiskProcess:
         """Until cancelled; what was asked for by then is done."""
         task_status.started()
         while True:
+            process: subprocess.Popen[bytes] | None = None
             ours, theirs = socket.socketpair()
             try:
                 with theirs:
@@ -75,13 +76,16 @@ class DiskProcess:
                 self.is_up = True
                 await self._serve(connection)
                 self._log.warn("disk_process_gone", hint="its work is done in threads for a while")
+            except OSError as error:
+                self._log.warn("disk_process_not_started", why=str(error), hint="its work is done in threads")
             finally:
                 self.is_up = False
                 ours.close()
                 with trio.CancelScope(shield=True):
                     await self._finish(list(self._asked))
                     self._asked.clear()
-                    await trio.to_thread.run_sync(_reap, process)
+                    if process is not None:
+                        await trio.to_thread.run_sync(_reap, process)
             await trio.sleep(START_AGAIN_S)
 
     def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:

@@ -30,7 +30,12 @@ class GossipOptions:
     @property
     def is_safe(self) -> bool:
         """Sealed, or only to be heard on this machine."""
-        return bool(self.keys) or ipaddress.ip_address(self.host).is_loopback
+        if self.keys:
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"  # any other name may lead anywhere
 
 
 @dataclass(frozen=True, slots=True)

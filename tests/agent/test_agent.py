@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from fedsched.agent import agent as agent_module
 from fedsched.agent.agent import Agent
 from fedsched.agent.config import (
     Addresses,
@@ -319,3 +320,10 @@ def test_with_certificates_the_websocket_speaks_tls_to_those_who_show_one(tmp_pa
 
     run_agents(agent, scenario=scenario)
     assert agent.http_address.startswith("https://")
+
+
+def test_the_gossip_key_is_not_among_the_settings_that_are_shown() -> None:
+    config = AgentConfig(server=ServerSettings(enabled=True, encrypt="c2VjcmV0c2VjcmV0c2VjcmV0"))
+
+    assert agent_module._plain(config)["server"]["encrypt"] == "<hidden>"
+    assert agent_module._plain(AgentConfig())["server"]["encrypt"] == ""

@@ -159,3 +159,16 @@ def test_a_name_that_is_no_directory_is_refused_before_anybody_is_asked(tmp_path
     with pytest.raises(alloc_dir_work.PathEscapes):
         trio.run(AllocDirs(tmp_path / "a").build, [TaskPlan("../b")])
     assert not (tmp_path / "a").exists()
+
+
+def test_a_process_that_cannot_be_started_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    async def story(disk: DiskProcess) -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        assert await disk.do(os.getpid) == os.getpid()
+        assert not disk.is_up
+
+    monkeypatch.setattr(DiskProcess, "_start", fails)
+    with_process(tmp_path, story)
