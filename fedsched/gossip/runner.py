@@ -63,6 +63,8 @@ DATAGRAM_MAX: Final = 65_536
 HEAD_BYTES: Final = 4
 KEEP_S: Final = 10.0
 """How often what is known of others is written down, if it changed."""
+PAUSE_S: Final = 0.02
+"""After a failed receive: a network that is down must not keep the processor busy."""
 BIND_TRIES: Final = 8
 FILE: Final = "gossip.snapshot"
 
@@ -276,8 +278,10 @@ class GossipRunner:
         while True:
             try:
                 data, source = await self._udp.recvfrom(DATAGRAM_MAX)
-            except ConnectionError:
-                continue  # what an earlier packet met; its probe will notice
+            except OSError as error:  # what an earlier packet met, or a network that is down: probes will notice
+                self._log.debug("gossip_receive_failed", why=str(error))
+                await trio.sleep(PAUSE_S)
+                continue
             try:
                 messages = tuple(decode_packet(self._opened(data)))
                 self._send_input.send_nowait(Packet((source[0], source[1]), messages))
