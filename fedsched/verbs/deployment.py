@@ -23,7 +23,7 @@ from fedsched.verbs.finding import all_deployments, alloc_table, deployment_tabl
 from fedsched.verbs.flags import Argument, Flag, Given
 from fedsched.verbs.job_monitor import monitor, monitor_deployment, show_deployment
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Regions, Verbs
 from fedsched.verbs.view import short
 
 VERBS = Verbs()
@@ -35,7 +35,7 @@ GROUP = Flag("group", "only this group; may be repeated", list, value="name")
 WRITE_FLAGS = (DETACH, VERBOSE, JSON)
 
 
-@VERBS.verb("deployment list", "list deployments", flags=(VERBOSE, JSON, TEMPLATE))
+@VERBS.verb("deployment list", "list deployments", flags=(VERBOSE, JSON, TEMPLATE), regions=Regions.EACH)
 def list_(terminal: Terminal, given: Given) -> int:
     found = sorted(all_deployments(terminal), key=lambda one: -one.create_index)
     if terminal.formatted(given, lambda: [to_api(one) for one in found]):
@@ -49,6 +49,7 @@ def list_(terminal: Terminal, given: Given) -> int:
     "show one deployment, or list them",
     flags=(Flag("monitor", "follow it until it has ended", bool), VERBOSE, JSON, TEMPLATE),
     arguments=(Argument("deployment", DEPLOYMENT.doc, optional=True),),
+    regions=Regions.EACH,
 )
 def status(terminal: Terminal, given: Given) -> int:
     if not given["deployment"]:
@@ -131,6 +132,7 @@ def job_promote(terminal: Terminal, given: Given) -> int:
     "list the deployments of a job",
     flags=(Flag("latest", "only the newest, in full", bool), VERBOSE, JSON, TEMPLATE),
     arguments=(JOB,),
+    regions=Regions.EACH,
 )
 def job_deployments(terminal: Terminal, given: Given) -> int:
     stub = find_job(terminal, given["job"])

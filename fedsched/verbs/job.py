@@ -26,8 +26,8 @@ from fedsched.verbs.job_file import FILE, VAR_FLAGS, read_for_submission
 from fedsched.verbs.job_monitor import deployed_table, evaluation_rows, monitor
 from fedsched.verbs.placement import failure_lines
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
-from fedsched.verbs.view import as_json, columns, moment, pairs, short, span
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Regions, Verbs
+from fedsched.verbs.view import columns, moment, pairs, short, span
 
 VERBS = Verbs()
 
@@ -63,7 +63,7 @@ def run(terminal: Terminal, given: Given) -> int:
     for warning in warnings:
         terminal.warn(f"Warning: {warning}")
     if given["output"]:
-        terminal.write(as_json({"Job": to_api(job)}))
+        terminal.show_json({"Job": to_api(job)})
         return OK
     request = JobRegisterRequest(
         job=job,
@@ -77,7 +77,7 @@ def run(terminal: Terminal, given: Given) -> int:
     for warning in reply.warnings:
         terminal.warn(f"Warning: {warning}")
     if given["json"]:
-        terminal.write(as_json(to_api(reply)))
+        terminal.show_json(to_api(reply))
         return OK
     if given["detach"] or not reply.eval_id:
         terminal.say("Job registration successful")
@@ -101,6 +101,7 @@ def run(terminal: Terminal, given: Given) -> int:
         TEMPLATE,
     ),
     arguments=(Argument("job", JOB.doc, optional=True),),
+    regions=Regions.EACH,
 )
 def status(terminal: Terminal, given: Given) -> int:
     if not given["job"]:
@@ -136,6 +137,7 @@ def status(terminal: Terminal, given: Given) -> int:
         TEMPLATE,
     ),
     arguments=(JOB,),
+    regions=Regions.EACH,
 )
 def inspect(terminal: Terminal, given: Given) -> int:
     stub = find_job(terminal, given["job"])
@@ -148,7 +150,7 @@ def inspect(terminal: Terminal, given: Given) -> int:
         kept = terminal.client.call(JOB_VERSIONS, request, namespace=stub.namespace).versions
         job = _version(kept, given["version"], stub.id)
     if not terminal.formatted(given, lambda: {"Job": to_api(job)}):
-        terminal.write(as_json({"Job": to_api(job)}))
+        terminal.show_json({"Job": to_api(job)})
     return OK
 
 

@@ -61,6 +61,7 @@ MORE: Final[Mapping[tuple[str, str], str]] = {
     ("node", "pool"): "fedsched.verbs.node_pool",
     ("node", "meta"): "fedsched.verbs.node_meta",
     ("operator", "scheduler"): "fedsched.verbs.operator_scheduler",
+    ("operator", "federation"): "fedsched.verbs.region",
 }
 """Verbs that another module than that of their first word declares, by their first two words: a command then imports
 only what it needs."""
