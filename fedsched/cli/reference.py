@@ -20,8 +20,8 @@ output, everything else to standard error. Exit codes: 0 done; 1 any error; 2 su
 placed; 127 no such command.
 
 Commands that only look take several regions, `-region eu,us`, or `-region '*'` for all known ones. Lists get a column
-for the region, all else is shown in blocks, and `-json` prints an object with an entry per region, either an `Answer` or
-an `Error`. Exit codes then: 0 all regions answered; 2 some did not; 1 none did.
+for the region, all else is shown in blocks, and `-json` prints an object with an entry per region, which is an `Answer`
+or an `Error`. Exit codes then: 0 all regions answered; 2 some did not; 1 none did.
 """
 
 
