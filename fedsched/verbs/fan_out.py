@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
 from queue import Empty as NothingYet
 from queue import SimpleQueue
 from threading import Thread
@@ -55,7 +56,7 @@ class RegionTerminal(Terminal):
             client.patience_s = patience_s
             return client
 
-        super().__init__(whole.out, whole.err, whole.stdin, whole.environ, connect=connect, now_ns=whole.now_ns)
+        super().__init__(StringIO(), whole.err, whole.stdin, whole.environ, connect=connect, now_ns=whole.now_ns)
         self.is_colourful = whole.is_colourful
         self.region = region
         self.pieces: list[str] = []

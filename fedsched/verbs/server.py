@@ -19,17 +19,8 @@ VERBS = Verbs()
 
 HEAD = ("Name", "Address", "Port", "Status", "Leader", "Raft Version", "Build", "Datacenter", "Region")
 DETAILS = (
-    "Name",
-    "Address",
-    "Port",
-    "Status",
-    "Suspect",
-    "Leader",
-    "Region",
-    "Datacenter",
-    "Build",
-    "Round Trip",
-    "ID",
+    *("Name", "Address", "Port", "Status", "Suspect", "Leader"),
+    *("Region", "Datacenter", "Build", "Round Trip", "ID"),
 )
 LEADER_PATIENCE_S = 5.0
 """A region without a leader is worth a warning, not half a minute of silence."""
@@ -58,7 +49,7 @@ def members(terminal: Terminal, given: Given) -> int:
         terminal.write(columns(("Name", "Address", "Port", "Tags"), rows))
     elif given["detailed"]:
         led_by = {one.leader for one in terminal.client.call(REGION_LIST, Empty(), region="").regions}
-        terminal.write(columns((*DETAILS, "ID"), [_details(one, led_by) for one in found]))
+        terminal.write(columns(DETAILS, [_details(one, led_by) for one in found]))
     else:
         leaders = _leaders(terminal, found)
         terminal.write(columns(HEAD, [_row(one, leaders.get(one.region)) for one in found]))
