@@ -203,17 +203,22 @@ def _show(terminal: Terminal, given: Given, answers: Mapping[str, Answer]) -> No
         if any(answer.terminal.values for answer in answers.values()):
             terminal.show_json({name: _entry(answer) for name, answer in answers.items()})
             return
-        parts = [
-            Part(name, answer.terminal.pieces, answer.error.message if answer.error is not None else "")
-            for name, answer in answers.items()
-        ]
-        terminal.write(side_by_side(parts, terminal.bold))
+        terminal.write(side_by_side([_part(name, answer) for name, answer in answers.items()], terminal.bold))
         return
     for name, answer in answers.items():
         if answer.error is not None:
             terminal.warn(f"Error: region {name}: {answer.error.message}")
             if answer.error.hint:
                 terminal.warn(f"  {answer.error.hint}")
+
+
+def _part(region: str, answer: Answer) -> Part:
+    """What people are shown of a region."""
+    if answer.error is None:
+        return Part(region, answer.terminal.pieces)
+    if answer.has_failed:
+        return Part(region, answer.terminal.pieces, answer.error.message)
+    return Part(region, [*answer.terminal.pieces, f"{answer.error.message}\n"])
 
 
 def _entry(answer: Answer) -> dict[str, Any]:

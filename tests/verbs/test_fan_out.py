@@ -106,7 +106,7 @@ def test_details_come_in_blocks_and_a_region_that_has_no_such_thing_has_answered
 
     blocks = seen.out.split("\n\n")
     assert [block.splitlines()[0] for block in blocks] == ['Region: "asia"', 'Region: "eu"', 'Region: "us"']
-    assert blocks[0].splitlines()[1] == 'Error: No job(s) with prefix or id "db" found'
+    assert blocks[0].splitlines()[1] == 'No job(s) with prefix or id "db" found'
     assert blocks[1].splitlines()[1] == "ID            = db"
     assert (seen.code, seen.err) == (0, "")
 
