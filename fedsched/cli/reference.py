@@ -51,7 +51,7 @@ def _section(verb: Verb) -> list[str]:
         verb.doc,
     ]
     if verb.regions is not Regions.ONE:
-        lines += ["", SEVERAL]
+        lines += ["", SEVERAL[verb.regions]]
     if verb.arguments:
         lines += ["", *(f"- `<{one.name}>`: {one.doc}" for one in verb.arguments)]
     if verb.flags:

@@ -48,8 +48,9 @@ def members(terminal: Terminal, given: Given) -> int:
         rows = [(one.name, one.addr, one.port, _tags(one)) for one in found]
         terminal.write(columns(("Name", "Address", "Port", "Tags"), rows))
     elif given["detailed"]:
+        asked = f"{reply.server_name}.{reply.server_region}"
         led_by = {one.leader for one in terminal.client.call(REGION_LIST, Empty(), region="").regions}
-        terminal.write(columns(DETAILS, [_details(one, led_by) for one in found]))
+        terminal.write(columns(DETAILS, [_details(one, led_by, asked) for one in found]))
     else:
         leaders = _leaders(terminal, found)
         terminal.write(columns(HEAD, [_row(one, leaders.get(one.region)) for one in found]))
@@ -87,8 +88,10 @@ def _leaders(terminal: Terminal, found: Sequence[ServerMember]) -> dict[str, Lea
     return leaders
 
 
-def _details(member: ServerMember, led_by: Collection[str]) -> tuple[object, ...]:
-    """Everything that is known of one without asking any other region; `led_by` are the names of leaders."""
+def _details(member: ServerMember, led_by: Collection[str], asked: str) -> tuple[object, ...]:
+    """Everything that is known of one without asking any other region; `led_by` are the names of leaders, `asked` is
+    that of the server that answered, to which there is no way."""
+    trip = "-" if member.name == asked else "<unknown>"
     tags = member.tags
     return (
         member.name,
@@ -100,7 +103,7 @@ def _details(member: ServerMember, led_by: Collection[str]) -> tuple[object, ...
         member.region,
         tags.get("dc", ""),
         tags.get("build", ""),
-        "<unknown>" if member.round_trip_ms is None else f"{member.round_trip_ms:.1f} ms",
+        trip if member.round_trip_ms is None else f"{member.round_trip_ms:.1f} ms",
         member.server_id,
     )
 

@@ -66,8 +66,11 @@ COLOUR_FLAGS: Final = (
 )
 
 
-SEVERAL: Final = "Takes several regions: -region eu,us, or -region '*' for all."
-"""What help says of a verb that does."""
+SEVERAL: Final = {
+    Regions.EACH: "Takes several regions: -region eu,us, or -region '*' for all.",
+    Regions.ITSELF: "Tells of all regions; -region eu,us picks some.",
+}
+"""What help says of a verb that is not for one region."""
 
 
 class Verb(NamedTuple):
@@ -102,7 +105,7 @@ class Verb(NamedTuple):
         """Give the text of `-help`."""
         text = f"Usage: {program} {self.name} {usage(self.all_flags, self.arguments)}\n\n{_filled(self.doc, 2)}"
         if self.regions is not Regions.ONE:
-            text += f"\n{_filled(SEVERAL, 2)}"
+            text += f"\n{_filled(SEVERAL[self.regions], 2)}"
         if self.arguments:
             text += "\nArguments:\n\n" + "".join(f"  <{one.name}>\n{_filled(one.doc, 4)}" for one in self.arguments)
         groups = [("Options", self.flags), ("General options", COLOUR_FLAGS)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -99,6 +100,14 @@ def test_what_all_regions_say_is_said_once() -> None:
 
     assert seen.err.startswith('Error: No job(s) with prefix or id "nowhere" found\n')
     assert (seen.code, seen.out) == (1, "")
+
+
+def test_an_agent_that_is_not_there_is_said_once() -> None:
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        seen = run(f"job status -region eu,us -address http://127.0.0.1:{taken.getsockname()[1]}")
+
+    assert (seen.code, seen.out, seen.err.count("Error: ")) == (1, "", 1)
 
 
 def test_details_come_in_blocks_and_a_region_that_has_no_such_thing_has_answered() -> None:

@@ -100,7 +100,8 @@ def test_json_and_template_together_are_refused() -> None:
 
 def test_details_say_who_is_suspected_and_how_far_everybody_is_without_asking_other_regions() -> None:
     suspect = replace(a_member("us-1", "us"), is_suspect=True, round_trip_ms=93.24)
-    reply = ServerMembersReply(members=(a_member("eu-1"), suspect))
+    members = (a_member("eu-1"), a_member("eu-2"), suspect)
+    reply = ServerMembersReply(server_name="eu-2", server_region="eu", members=members)
     regions = RegionListReply(regions=(RegionRow(name="us", leader="us-1.us"),))
 
     seen = fedsched("server members -detailed", {SERVER_MEMBERS: lambda _: reply, REGION_LIST: lambda _: regions})
@@ -108,6 +109,7 @@ def test_details_say_who_is_suspected_and_how_far_everybody_is_without_asking_ot
     assert seen.out == (
         "Name     Address   Port  Status  Suspect  Leader  Region  Datacenter  Build  Round Trip  ID\n"
         "eu-1.eu  10.0.0.1  4648  alive   false    false   eu      dc1         0.1.0  <unknown>   id-eu-1\n"
+        "eu-2.eu  10.0.0.2  4648  alive   false    false   eu      dc1         0.1.0  -           id-eu-2\n"
         "us-1.us  10.0.0.1  4648  alive   true     true    us      dc1         0.1.0  93.2 ms     id-us-1\n"
     )
 
