@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fedsched.model.errors import FedschedError
 from fedsched.model.job import Job
 from fedsched.rpc.methods.job import JobWriteReply, RegionWrite
-from fedsched.verbs.fan_out import in_each
+from fedsched.verbs.fan_out import RegionTerminal, in_each
 from fedsched.verbs.flags import Given
 from fedsched.verbs.job_monitor import monitor
 from fedsched.verbs.rollout_follow import follow_rollout
@@ -47,19 +47,19 @@ def after_write(terminal: Terminal, given: Given, done: Sequence[RegionWrite], n
     if given["detach"] or not evaluations:
         return code
     terminal.say()
-    found = in_each(
-        terminal,
-        list(evaluations),
-        lambda one: (monitor(one, evaluations[one.region], namespace=namespace, verbose=verbose), one.pieces),
-        limit_s=FOLLOW_S,
-    )
-    parts, codes = [], [code]
-    for region, one in found.items():
-        if isinstance(one, FedschedError):
-            parts.append(Part(region, (), one.message))
-            codes.append(FAILED)
-        else:
-            parts.append(Part(region, one[1]))
-            codes.append(one[0])
-    terminal.write(side_by_side(parts, terminal.bold))
+
+    def follow(one: RegionTerminal) -> tuple[int, Part]:
+        try:
+            end = monitor(one, evaluations[one.region], namespace=namespace, verbose=verbose)
+        except FedschedError as error:
+            return FAILED, Part(one.region, one.pieces, error.message)
+        return end, Part(one.region, one.pieces)
+
+    found = in_each(terminal, list(evaluations), follow, limit_s=FOLLOW_S)
+    ends = [
+        (FAILED, Part(region, (), end.message)) if isinstance(end, FedschedError) else end
+        for region, end in found.items()
+    ]
+    terminal.write(side_by_side([part for _, part in ends], terminal.bold))
+    codes = [code, *(end for end, _ in ends)]
     return FAILED if FAILED in codes else max(codes)

@@ -15,6 +15,7 @@ from fedsched.model.plan import DesiredUpdates, PlanAnnotations
 from fedsched.model.rollout import Rollout, RolloutRegion, RolloutShare, RolloutStatus, RolloutStep
 from fedsched.rpc.methods import deployment as deployments
 from fedsched.rpc.methods import job as jobs
+from fedsched.rpc.methods.evaluation import EVAL_GET
 from fedsched.rpc.methods.job_extras import JOB_PLAN, JobPlanReply, RegionPlan
 from fedsched.rpc.methods.rollout import (
     ROLLOUT_ADOPT,
@@ -29,7 +30,7 @@ from fedsched.rpc.methods.rollout import (
 from fedsched.verbs import rollout_follow
 from fedsched.verbs.terminal import Terminal
 from tests.verbs.commands import NOW_NS, Seen
-from tests.verbs.scenes import DEPLOYMENT, EVAL, HAS_DEPLOYMENT, HAS_JOB, a_deployment, a_job, run
+from tests.verbs.scenes import DEPLOYMENT, EVAL, HAS_DEPLOYMENT, HAS_JOB, a_deployment, a_job, complete, run
 
 ROLLOUT = "0f0f0f0f-0000-4000-8000-000000000000"
 S, P = DeploymentStatus, RolloutStep
@@ -200,6 +201,22 @@ def test_a_job_without_a_rollout_is_registered_everywhere_at_once_and_each_evalu
     )
     assert 'Evaluation "8f0b2a77" finished with status "complete"' in seen.out
     assert seen.code == 2
+
+
+def test_a_region_whose_evaluation_cannot_be_followed_says_why_and_the_others_are_followed() -> None:
+    def get(request: Any, context: Any) -> Any:
+        if context.meta.region == "us":
+            raise Gone("No path to region 'us'")
+        return complete()(request)
+
+    done = tuple(jobs.RegionWrite(region=name, eval_id=EVAL) for name in ("eu", "us"))
+    answers = {**HAS_JOB, EVAL_GET: get, jobs.JOB_REGISTER: lambda _: jobs.JobWriteReply(regions=done)}
+
+    seen = run("job run -", answers, stdin=JOB_FILE)
+
+    assert 'Evaluation "8f0b2a77" finished with status "complete"' in seen.out
+    assert seen.out.endswith("Z: Monitoring evaluation \"8f0b2a77\"\nError: No path to region 'us'\n")
+    assert seen.code == 1
 
 
 @pytest.mark.parametrize(("errors", "code"), [(("", ""), 0), (("", "gone"), 2), (("gone", "gone"), 1)])
