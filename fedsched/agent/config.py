@@ -51,10 +51,10 @@ class ServerJoin:
     """Which servers to look for at the start, and how patiently."""
 
     retry_join: tuple[str, ...] = setting(
-        (), "servers to join, host or host:port; tried until one answers", flag="retry-join"
+        (), "servers of the region, host or host:port of their server or gossip port", flag="retry-join"
     )
     retry_join_wan: tuple[str, ...] = setting(
-        (), "gossip addresses (host:port) of servers of any region; the others are learned from them"
+        (), "gossip addresses, host or host:port, of servers of any region; the others are learned from them"
     )
     retry_interval_s: float = setting(30.0, "pause between attempts", low=0.05)
     retry_max: int = setting(0, "attempts before giving up; 0 means never", low=0)

@@ -192,7 +192,7 @@ class Server:
             metrics=self._metrics,
             log=self._log,
         )
-        joining = Joining(options, self.me, raft=raft, peers=peers, log=self._log)
+        joining = Joining(options, self.me, raft=raft, peers=peers, pool=self, log=self._log)
         autopilot = AutopilotService(raft, members, self._autopilot_settings, self._log)
         self.feed = FleetFeed(machine)
         broker = BrokerService(desk)
@@ -235,7 +235,7 @@ class Server:
             log=self._log,
             metrics=self._metrics,
         )
-        wan = self.wan = self._make_wan(raft)
+        wan = self.wan = self._make_wan(raft, peers)
         if wan is not None:
             forwarding.on_failure = wan.gossip.look_at
         dispatch = Dispatch(
@@ -271,19 +271,29 @@ class Server:
             await nursery.start(peers.run)
             await nursery.start(raft.run)
             nursery.start_soon(trio.serve_listeners, door.serve, listeners)
-            nursery.start_soon(joining.run)
             nursery.start_soon(dispatch.run)
             nursery.start_soon(workers.run)
             nursery.start_soon(around.uplinks.run)
             if wan is not None:
                 await nursery.start(wan.run)
+            nursery.start_soon(joining.run)
             self._log.info("server_started", server=self.me.name, server_id=self.me.id, address=self.me.address)
             task_status.started()
 
     def _far_members(self) -> tuple[ServerMember, ...]:
         return self.wan.far_members() if self.wan is not None else ()
 
-    def _make_wan(self, raft: RaftRunner) -> Wan | None:
+    def neighbours(self) -> tuple[str, ...]:
+        return self.wan.neighbours() if self.wan is not None else ()
+
+    def gossip_address(self) -> str:
+        return self.wan.gossip_address if self.wan is not None else ""
+
+    def meet(self, address: str) -> None:
+        if self.wan is not None:
+            self.wan.meet(address)
+
+    def _make_wan(self, raft: RaftRunner, peers: PeerLinks) -> Wan | None:
         gossip = self.options.gossip
         if gossip is None:
             return None
@@ -296,6 +306,7 @@ class Server:
             self.me,
             self.directory,
             raft,
+            peers=peers,
             env=self._env,
             log=self._log,
             metrics=self._metrics,

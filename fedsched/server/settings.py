@@ -24,6 +24,10 @@ class GossipOptions:
     advertise: str = ""
     join: tuple[str, ...] = ()
     """Gossip addresses of servers of any region."""
+    maybe: tuple[str, ...] = ()
+    """Addresses of servers of this region, of which nobody said whether gossip is there: tried, and not missed."""
+    retry_max: int = 0
+    """Attempts to enter the pool before giving up; 0: never."""
     keys: tuple[bytes, ...] = ()
     profile: Profile = FED
 
