@@ -15,6 +15,7 @@ from fedsched.codec import cbor
 from fedsched.env.env import Env
 from fedsched.federation.directory import Directory, LeaderHint
 from fedsched.gossip.asked import MemberNews, NewsKind
+from fedsched.gossip.keyring_file import KeyStore
 from fedsched.gossip.members import Member
 from fedsched.gossip.messages import Address, State, UserEvent
 from fedsched.gossip.runner import GossipRunner, GossipSettings
@@ -24,7 +25,8 @@ from fedsched.raft.runner import RaftRunner
 from fedsched.rpc.relay import hop_of
 from fedsched.server.clocks import ClockWatch
 from fedsched.server.peers import PeerLinks
-from fedsched.server.settings import GossipOptions, ServerOptions
+from fedsched.server.pool_keys import PoolKeys
+from fedsched.server.settings import GossipOptions, ServerOptions, is_loopback_host
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry
 from fedsched.wire.address import split_host_port
@@ -94,6 +96,16 @@ class Wan:
             on_event=self._event,
             on_round_trip=lambda member, round_trip_s: directory.round_trip_seen(member.id, round_trip_s),
         )
+        ring = self.gossip.keyring
+        self.keys = PoolKeys(
+            KeyStore(options.data_dir, ring) if ring is not None else None,
+            directory,
+            me.id,
+            members_up=lambda: [one.name for one in self.gossip.members if one.is_up],
+            is_private=peers.has_tls or is_loopback_host(options.rpc_host),
+            peers=peers,
+            log=log,
+        )
         self._clocks = ClockWatch(directory, me.id, peers=peers, env=env, log=log)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -105,6 +117,7 @@ class Wan:
             nursery.start_soon(self._watch_role)
             nursery.start_soon(self._announce)
             nursery.start_soon(self._clocks.run)
+            nursery.start_soon(self.keys.run)
             self._nursery = nursery
             task_status.started()
             try:
@@ -167,6 +180,7 @@ class Wan:
             self._directory.member_seen(_listed(news.member), is_suspect=news.member.state is State.SUSPECT)
         if news.kind is NewsKind.JOIN:
             self._has_news.set()
+            self.keys.member_came()
 
     def _event(self, event: UserEvent) -> None:
         if event.name != LEADER:
