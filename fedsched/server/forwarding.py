@@ -1,8 +1,9 @@
 """Passes calls on to other regions: dials whom the router names, in its order, until one answers.
 
 What another region answers is returned unchanged, refusals included. A server that cannot be reached, or whose link
-breaks, is followed by the next one of its region, as long as that is safe: a read, or a write with a request id, which
-is carried out once however often it is sent. What has begun to stream is not begun again.
+breaks or falls silent (see `silence`), is followed by the next one of its region, as long as that is safe: a read, or
+a write with a request id, which is carried out once however often it is sent. What has begun to stream is not begun
+again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fedsched.rpc.method import RunsAt
 from fedsched.rpc.relay import relay
 from fedsched.rpc.server_side import CallContext
 from fedsched.server.peers import PeerLinks
+from fedsched.server.silence import unless_silent
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry, counter
 from fedsched.wire.call_state import Flow
@@ -85,7 +87,8 @@ class Forwarding:
                 route.abandoned()
                 raise
             try:
-                answer = await self._ask(caller, context, request, math.inf if is_stream else deadline)
+                async with unless_silent(caller.link, chosen.server.name, is_watched=wanted.may_repeat):
+                    answer = await self._ask(caller, context, request, math.inf if is_stream else deadline)
             except LinkClosed as error:
                 self._note_failure(chosen, str(error))
                 route.failed(Outcome.NO_ANSWER, str(error), trio.current_time())
@@ -103,7 +106,7 @@ class Forwarding:
     async def _reach(self, chosen: Try) -> LinkCaller:
         try:
             with trio.fail_at(chosen.dial_until):
-                return await self._peers.caller_at(chosen.server.rpc)
+                return await self._peers.caller_at(chosen.server.rpc, chosen.server.region)
         except trio.TooSlowError:
             raise Unavailable(f"{chosen.server.name} cannot be reached at {chosen.server.rpc}: no connection") from None
 

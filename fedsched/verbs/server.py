@@ -8,9 +8,10 @@ from fedsched.model.errors import FedschedError
 from fedsched.model.record import to_api
 from fedsched.model.region import ServerMember
 from fedsched.rpc.method import Empty
+from fedsched.rpc.methods.gossip import AGENT_FORCE_LEAVE, AGENT_JOIN, AgentForceLeaveRequest, AgentJoinRequest
 from fedsched.rpc.methods.server import REGION_LIST, SERVER_MEMBERS
 from fedsched.rpc.methods.status import STATUS_LEADER, LeaderReply
-from fedsched.verbs.flags import Flag, Given
+from fedsched.verbs.flags import Argument, Flag, Given
 from fedsched.verbs.terminal import Terminal
 from fedsched.verbs.verb import FAILED, JSON, NOT_ALL_ANSWERED, OK, TEMPLATE, Regions, Verbs
 from fedsched.verbs.view import columns
@@ -70,6 +71,42 @@ def _wanted(terminal: Terminal, given: Given, known: Sequence[ServerMember]) -> 
         there = ", ".join(sorted({member.region for member in known}))
         terminal.warn(f"Error: no server of region {name!r} is known; there are {there}")
     return found, OK if not missing else NOT_ALL_ANSWERED if found else FAILED
+
+
+@VERBS.verb(
+    "server join",
+    "have a server enter the gossip pool by way of other members",
+    doc="Has the server that answers join the pool that the named servers are in, and thereby their regions know of"
+    " each other. Exits 1 if none of the addresses let it in.",
+    flags=(JSON, TEMPLATE),
+    arguments=(Argument("addresses", "gossip addresses of members, host or host:port (4648 if left out)", many=True),),
+)
+def join(terminal: Terminal, given: Given) -> int:
+    reply = terminal.client.call(AGENT_JOIN, AgentJoinRequest(addresses=tuple(given["addresses"])))
+    code = OK if reply.joined else FAILED
+    if terminal.formatted(given, lambda: to_api(reply)):
+        return code
+    for failure in reply.failures:
+        terminal.warn(f"{failure.address}: {failure.why}")
+    if reply.joined:
+        terminal.say(f"Joined {reply.joined} server{'' if reply.joined == 1 else 's'} successfully")
+    return code
+
+
+@VERBS.verb(
+    "server force-leave",
+    "take a failed server for one that has left",
+    doc="Marks a failed member of the gossip pool as one that left, on all servers. Its region then takes it out of its"
+    " raft set. A server that is up is refused: stop it instead.",
+    flags=(Flag("prune", "forget it at once, instead of listing it as left for a day", bool), JSON, TEMPLATE),
+    arguments=(Argument("name", "of the member: server.region, or the server's name alone in its own region"),),
+)
+def force_leave(terminal: Terminal, given: Given) -> int:
+    request = AgentForceLeaveRequest(name=given["name"], prune=given["prune"])
+    reply = terminal.client.call(AGENT_FORCE_LEAVE, request)
+    if not terminal.formatted(given, lambda: to_api(reply)):
+        terminal.say(f"Member {reply.name} {'is forgotten' if given['prune'] else 'has left'}")
+    return OK
 
 
 def _leaders(terminal: Terminal, found: Sequence[ServerMember]) -> dict[str, LeaderReply]:

@@ -60,6 +60,7 @@ MORE: Final[Mapping[tuple[str, str], str]] = {
     ("node", "purge"): "fedsched.verbs.node_drain",
     ("node", "pool"): "fedsched.verbs.node_pool",
     ("node", "meta"): "fedsched.verbs.node_meta",
+    ("operator", "gossip"): "fedsched.verbs.operator_gossip",
     ("operator", "scheduler"): "fedsched.verbs.operator_scheduler",
     ("operator", "federation"): "fedsched.verbs.region",
     ("operator", "rollout"): "fedsched.verbs.rollout",

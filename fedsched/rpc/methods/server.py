@@ -30,6 +30,7 @@ class ServerHello(Record):
     others: Annotated[tuple[ServerAddress, ...], "Where those are, so that everybody meets everybody."] = ()
     version_min: int = 1
     version_max: int = 1
+    gossip: Annotated[str, "host:port of its gossip; empty if it takes no part."] = ""
 
 
 class ServerAddress(Record):

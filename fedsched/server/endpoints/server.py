@@ -45,6 +45,7 @@ class ServerEndpoint:
             methods.SERVER_LEAVE: self.leave,
             status_methods.STATUS_LEADER: self.leader,
             status_methods.STATUS_PEERS: self.peers,
+            status_methods.STATUS_CLOCK: self.clock,
         }
 
     async def members(self, request: Empty, context: CallContext) -> methods.ServerMembersReply:
@@ -144,6 +145,9 @@ class ServerEndpoint:
         if leader is None:
             return status_methods.LeaderReply(term=raft.core.term)
         return status_methods.LeaderReply(leader=leader.address, id=leader.id, name=leader.name, term=raft.core.term)
+
+    async def clock(self, request: Empty, context: CallContext) -> status_methods.ClockReply:
+        return status_methods.ClockReply(wall_s=self._desk.env.wall())
 
     async def peers(self, request: Empty, context: CallContext) -> status_methods.PeersReply:
         config = self._desk.raft.core.config
