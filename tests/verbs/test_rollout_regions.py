@@ -122,8 +122,19 @@ def test_each_question_waits_at_the_region_that_drives_the_rollout() -> None:
 def test_while_the_driving_region_is_silent_the_others_are_asked_and_that_is_said_once() -> None:
     seen = submit(views(by_region={"eu": [GOES_ON, None, None, DONE], "us": [GOES_ON]}))
 
-    assert seen.out.count("Region \"eu\" drives the rollout and does not answer: No path to region 'eu'") == 1
+    note = """Region "eu", which drives it, does not answer (No path to region 'eu'); this is what "us" last heard\n"""
+    assert seen.out.count(note) == 1
     assert seen.code == 0
+
+
+def test_on_a_screen_the_silence_of_the_driving_region_is_a_part_of_the_picture() -> None:
+    get = views(by_region={"eu": [GOES_ON, None, DONE], "us": [GOES_ON]})
+
+    seen = submit(get, line="job run -no-color -", screen=True)
+
+    pictures = [text for text in seen.out.split("\x1b[J") if "Rollout is running" in text]
+    assert ["does not answer" in picture for picture in pictures] == [False, True]
+    assert seen.out.index("\x1b[5A") < seen.out.index("\x1b[7A")
 
 
 def test_another_region_that_takes_over_is_followed() -> None:
