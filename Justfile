@@ -7,7 +7,7 @@ export PATH := justfile_directory() / ".venv/bin" + ":" + env_var("PATH")
 default:
     @just --list --unsorted
 
-# a region of three servers: its leader, a registration, a failover
+# a tour of two federated regions: a job for the other one, its log, a leader that is killed
 demo:
     @fedsched demo
 

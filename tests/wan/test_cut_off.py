@@ -59,6 +59,15 @@ def test_noise_is_what_halves_of_equal_windows_differ_by() -> None:
     assert Outcome([loud]).noise == pytest.approx(3)
 
 
+def test_a_machine_on_which_chance_does_as_much_is_not_one_to_judge_latency_on() -> None:
+    loud = Cycle(whole=[0.01] * 50 + [0.03] * 50, lost=[0.01] * 100 + [0.06] * 100)
+
+    assert Outcome([loud]).ratio == pytest.approx(2)
+    assert Outcome([loud]).is_too_noisy
+    assert Outcome([loud]).violations() == []
+    assert not an_outcome(lost_ms=12).is_too_noisy
+
+
 def test_the_99th_percentile_is_the_smallest_that_99_of_100_do_not_exceed() -> None:
     assert percentile([float(number) for number in range(1, 101)]) == 99.0
     assert percentile([5.0]) == 5.0
