@@ -83,7 +83,7 @@ slow-reader *MORE:
 gossip-agents AGENTS="48" *MORE:
     python -m tests.wan.agents --agents {{ AGENTS }} {{ MORE }}
 
-# two regions of real servers, one cut off from the other for longer than any timeout, and back (seven minutes; needs root)
+# two regions of real servers, one cut off or stalled for longer than any timeout, and back (eight minutes; needs root)
 cut-off *MORE:
     python -m tests.wan.cut_off {{ MORE }}
 

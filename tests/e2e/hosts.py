@@ -70,7 +70,8 @@ class HostAgent:
     def config_text(self) -> str:
         rpc, serf = free_ports(2)
         return (
-            f'name = "{self.name}"\nregion = "{self.region}"\ndata_dir = "{self.directory / "data"}"\nbind_addr = "{HOST}"\n'
+            f'name = "{self.name}"\nregion = "{self.region}"\n'
+            f'data_dir = "{self.directory / "data"}"\nbind_addr = "{HOST}"\n'
             f"[ports]\nhttp = {self.http_port}\nrpc = {rpc}\nserf = {serf}\n"
             f"[client]\nenabled = true\nservers = {json.dumps(self.servers)}\n"
             f'network_interface = "lo"\ncgroup_parent = "{self.cgroup_parent}"\n{self.extra}\n{self.tables}'
