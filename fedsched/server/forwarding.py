@@ -106,7 +106,7 @@ class Forwarding:
     async def _reach(self, chosen: Try) -> LinkCaller:
         try:
             with trio.fail_at(chosen.dial_until):
-                return await self._peers.caller_at(chosen.server.rpc)
+                return await self._peers.caller_at(chosen.server.rpc, chosen.server.region)
         except trio.TooSlowError:
             raise Unavailable(f"{chosen.server.name} cannot be reached at {chosen.server.rpc}: no connection") from None
 
