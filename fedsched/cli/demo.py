@@ -8,7 +8,6 @@ time ends the tour with exit code 1.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -20,19 +19,33 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fedsched.agent.process import AgentProcess, region_processes
 from fedsched.agent.region_file import RegionFile, read_regions
 from fedsched.agent.tour import HELLO, things_to_try
-from fedsched.model.errors import BadRequest
+from fedsched.model.alloc import ClientStatus
+from fedsched.model.declare import Record
+from fedsched.model.errors import BadRequest, FedschedError
+from fedsched.model.node import NodeStatus
+from fedsched.rpc.method import Empty, Method
+from fedsched.rpc.methods.alloc import ALLOC_LIST, AllocListRequest
+from fedsched.rpc.methods.node import NODE_LIST, NodeListRequest
+from fedsched.rpc.methods.raft import RAFT_LIST_PEERS
+from fedsched.rpc.methods.server import REGION_LIST, RegionRow
+from fedsched.sdk.connect import connect
 
 PATIENCE_S: Final = 30.0
-POLL_S: Final = 0.2
+POLL_S: Final = 0.1
+LOOK_S: Final = 1.0
+"""For one look at how things are; there is another."""
 HERE, THERE = "eu", "us"
 HELLO_ID = "hello"
 MAJORITY_LEFT: Final = 3
 """Servers that a region needs so that it goes on without one."""
+
+Q = TypeVar("Q", bound=Record)
+R = TypeVar("R", bound=Record)
 
 
 class DemoFailed(Exception):
@@ -46,7 +59,8 @@ class Demo:
         self.regions = regions
         self.servers, self.clients = region_processes([region.on_any_ports() for region in regions], directory)
         self.desk = self._agent(HERE, 0)
-        """The server that is asked for everything but what its own death would show."""
+        """The server that is asked for everything."""
+        self._client = connect(self.desk.address)
 
     @property
     def agents(self) -> list[AgentProcess]:
@@ -116,34 +130,39 @@ class Demo:
     # ---- what is looked at ----------------------------------------------------------------------------------
 
     def ready_nodes(self, region: str) -> int:
-        return sum(node["Status"] == "ready" for node in self.asked(f"node status -region {region} -json") or [])
+        found = self.asked(NODE_LIST, NodeListRequest(), region)
+        return sum(node.status is NodeStatus.READY for node in found.nodes) if found else 0
 
     def running(self, job: str, region: str) -> int:
-        found = self.asked(f"job allocs -region {region} -json {job}") or []
-        return sum(one["ClientStatus"] == "running" and one["DesiredStatus"] == "run" for one in found)
+        found = self.asked(ALLOC_LIST, AllocListRequest(job_id=job, task_states=False), region)
+        return sum(one.client_status is ClientStatus.RUNNING for one in found.allocs) if found else 0
 
     def all_healthy(self) -> bool:
         """As the desk sees it: its own region by its log, the others by gossip."""
         rows = self.region_rows()
-        return len(rows) == len(self.regions) and all(row["State"] == "healthy" and row["Leader"] for row in rows)
+        return len(rows) == len(self.regions) and all(row.state == "healthy" and row.leader for row in rows)
 
     def servers_up(self, region: str) -> int:
-        return next((row["ServersUp"] for row in self.region_rows() if row["Name"] == region), 0)
+        return next((row.servers_up for row in self.region_rows() if row.name == region), 0)
 
-    def region_rows(self) -> list[dict[str, Any]]:
-        return list(self.asked("region list -json") or [])
+    def region_rows(self) -> tuple[RegionRow, ...]:
+        found = self.asked(REGION_LIST, Empty())
+        return found.regions if found else ()
 
     def leader_of(self, region: str) -> AgentProcess:
-        for row in (self.asked(f"operator raft list-peers -region {region} -json") or {}).get("Servers", []):
+        found = self.asked(RAFT_LIST_PEERS, Empty(), region)
+        for peer in found.servers if found else ():
             for server in self.servers:
-                if row["Leader"] and row["Node"] == server.name:
+                if peer.leader and peer.node == server.name:
                     return server
         raise DemoFailed(f"nobody leads region {region}")
 
-    def asked(self, words: str) -> Any:
-        """What a command answers as JSON; None if it did not."""
-        done = self.run_fedsched(words)
-        return json.loads(done.stdout) if done.returncode == 0 else None
+    def asked(self, method: Method[Q, R], request: Q, region: str | None = None) -> R | None:
+        """What a region answers by way of the desk; None if it does not yet."""
+        try:
+            return self._client.call(method, request, region=region, patience_s=LOOK_S)
+        except FedschedError:
+            return None
 
     def until(self, what: str, happened: Callable[[], bool]) -> None:
         give_up = time.monotonic() + PATIENCE_S
@@ -201,6 +220,7 @@ class Demo:
 
     def stop(self) -> None:
         """Clients first: they end their tasks, and tell their servers."""
+        self._client.close()
         for group in (self.clients, self.servers):
             for agent in group:
                 agent.ask_to_stop()
