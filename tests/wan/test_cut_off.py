@@ -45,7 +45,10 @@ def test_what_the_limits_allow_is_no_violation() -> None:
         (an_outcome(healed_s=31), "all know all 31.0 s after healing"),
         (an_outcome(refused_s=5.2), "failed after 5.2 s"),
         (an_outcome(error="No path to region 'far'"), "does not say who was tried"),
-        (Outcome([Cycle(whole=[0.01], lost=[0.01])], problems=["near's own request failed"]), "own request failed"),
+        (
+            Outcome([Cycle(whole=[0.01] * 2, lost=[0.01] * 2)], problems=["near's own request failed"]),
+            "own request failed",
+        ),
     ],
 )
 def test_what_they_do_not_allow_is_one(outcome: Outcome, problem: str) -> None:
@@ -65,6 +68,7 @@ def test_a_machine_on_which_chance_does_as_much_is_not_one_to_judge_latency_on()
     loud = Cycle(whole=[0.01] * 50 + [0.03] * 50, lost=[0.01] * 100 + [0.06] * 100)
 
     assert Outcome([loud]).ratio == pytest.approx(2)
+    assert Outcome([loud]).noise == pytest.approx(6)
     assert Outcome([loud]).is_too_noisy
     assert Outcome([loud]).violations() == []
     assert not an_outcome(lost_ms=12).is_too_noisy
