@@ -7,7 +7,7 @@ export PATH := justfile_directory() / ".venv/bin" + ":" + env_var("PATH")
 default:
     @just --list --unsorted
 
-# a region of three servers: its leader, a registration, a failover
+# a tour of two federated regions: a job for the other one, its log, a leader that is killed
 demo:
     @fedsched demo
 
@@ -83,7 +83,7 @@ slow-reader *MORE:
 gossip-agents AGENTS="48" *MORE:
     python -m tests.wan.agents --agents {{ AGENTS }} {{ MORE }}
 
-# two regions of real servers, one cut off from the other for longer than any timeout, and back (seven minutes; needs root)
+# two regions of real servers, one cut off or stalled for longer than any timeout, and back (eight minutes; needs root)
 cut-off *MORE:
     python -m tests.wan.cut_off {{ MORE }}
 

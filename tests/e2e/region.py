@@ -207,6 +207,9 @@ class Region:
     route: Route = direct
     extra: str = ""
     top: str = ""
+    name: str = "test"
+    wan: list[str] = field(default_factory=list)
+    """Gossip addresses of servers of other regions, for all servers that are added from now on."""
     servers: dict[str, Server] = field(default_factory=dict)
 
     def add(self, name: str, *, bootstrap_expect: int, extra: str | None = None) -> Server:
@@ -218,6 +221,8 @@ class Region:
             http,
             rpc,
             serf,
+            region=self.name,
+            wan=list(self.wan),
             bootstrap_expect=bootstrap_expect,
             extra=self.extra if extra is None else extra,
             top=self.top,
@@ -277,10 +282,18 @@ class Region:
 
 @contextmanager
 def running_region(
-    directory: Path, count: int = 3, *, extra: str = "", top: str = "", route: Route = direct, start: bool = True
+    directory: Path,
+    count: int = 3,
+    *,
+    extra: str = "",
+    top: str = "",
+    route: Route = direct,
+    start: bool = True,
+    name: str = "test",
+    wan: Iterable[str] = (),
 ) -> Iterator[Region]:
     """`count` servers s1, s2, ... of one region, started; killed at the end if the test has not stopped them."""
-    region = Region(directory, route, extra, top)
+    region = Region(directory, route, extra, top, name, list(wan))
     for number in range(1, count + 1):
         region.add(f"s{number}", bootstrap_expect=count)
     region.wire()
