@@ -22,7 +22,9 @@ from fedsched.server.settings import GossipOptions
 from tests.server.region import Member, Region, run_region, until
 from tests.server.test_forming_by_gossip import gossip_at
 
-GOSSIP = GossipOptions(profile=LOCAL)
+QUICK = replace(LOCAL, probe_interval_s=0.4, suspicion_unit_s=0.4)
+"""Who is dead is known after a second or two; who is only slow refutes it, and Raft's links are believed anyway."""
+GOSSIP = GossipOptions(profile=QUICK)
 
 
 @pytest.fixture
