@@ -53,6 +53,12 @@ class PeerLinks:
         """The same for a server of which only the address is known yet."""
         return await self._caller(f"at:{address}", ServerInfo("", "", address))
 
+    def give_up(self, address: str, link: Link) -> None:
+        """Nothing comes over this link: whoever wants that server next dials anew. Calls under way are left to it."""
+        key = f"at:{address}"
+        if self._links.get(key) is link:
+            del self._links[key]
+
     async def _caller(self, key: str, peer: ServerInfo) -> LinkCaller:
         turn = self._turns.setdefault(key, trio.Lock())
         async with turn:
