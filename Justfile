@@ -85,6 +85,14 @@ lines LINES="1000000" *MORE:
 slow-reader *MORE:
     python -m tests.kills.slow_reader {{ MORE }}
 
+# AGENTS real agents on loopback: how soon all know who is there, who was killed and who has left (two minutes)
+gossip-agents AGENTS="48" *MORE:
+    python -m tests.wan.agents --agents {{ AGENTS }} {{ MORE }}
+
+# two regions of real servers, one cut off from the other for longer than any timeout, and back (seven minutes; needs root)
+cut-off *MORE:
+    python -m tests.wan.cut_off {{ MORE }}
+
 # measure: just bench raft, just bench store --json, ...
 bench *WORDS:
     fedsched bench {{ WORDS }}

@@ -9,11 +9,13 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from fedsched.env.ports import free_ports
+from fedsched.model.errors import FedschedError, Unavailable
 
 STOP_S: Final = 10.0
 """How long one may take to stop in order before it is killed."""
@@ -78,6 +80,22 @@ class ServerProcess:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self.kill()
+
+    def wait_until(self, happened: Callable[[], object], what: str, *, patience_s: float, pause_s: float = 0.1) -> None:
+        """Ask again and again whether something has come to pass; `Unavailable`, with this server's last words, if it
+        has not, or if the server has ended meanwhile. Refusals count as "not yet".
+        """
+        give_up = time.monotonic() + patience_s
+        last = ""
+        while time.monotonic() < give_up and self.exit_code is None:
+            try:
+                if happened():
+                    return
+            except FedschedError as error:
+                last = str(error)
+            time.sleep(pause_s)
+        words = " | ".join(self.last_lines())
+        raise Unavailable(f"it did not come to pass that {what}: {last or 'no error'}; {self.name} said: {words}")
 
     def last_lines(self) -> list[str]:
         """The end of its log."""

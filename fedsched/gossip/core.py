@@ -133,8 +133,8 @@ class GossipCore(Exchange):
                     done(None)
             case SendFailed():
                 self._on_send_failed(what)
-            case Join(addresses, retry):
-                self._join(addresses, retry)
+            case Join():
+                self._join(what)
             case Leave():
                 self._leave()
             case ChangeTags(meta):
@@ -220,9 +220,7 @@ class GossipCore(Exchange):
                 if self.me.inc != before:
                     answers.append(self.me.claim())
             else:
-                reply = self._stream_reply(message)
-                if reply is not None:
-                    answers.append(reply)
+                answers += self._stream_reply(message)
         return tuple(answers) or (Rows(self.name, ()),)
 
     # ----------------------------------------------------------------- commands

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import trio
 
-from fedsched.gossip.asked import Effect, EventNews, Input, Leave, LookAt, MemberNews, Publish
+from fedsched.gossip.asked import Effect, EventNews, Input, Leave, LookAt, MemberNews, Publish, RoundTripSeen
 from fedsched.gossip.core import GossipCore
 from fedsched.gossip.members import Member, encode_tags
 from fedsched.gossip.messages import VERSIONS_NOW, Alive, UserEvent
@@ -108,11 +108,13 @@ class PoolMember:
         host: PoolHost,
         on_member: Callable[[MemberNews], None],
         on_event: Callable[[UserEvent], None],
+        on_round_trip: Callable[[Member, float], None],
     ) -> None:
         self._pool = pool
         self._host = host
         self._on_member = on_member
         self._on_event = on_event
+        self._on_round_trip = on_round_trip
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         self._host.listener = self
@@ -126,6 +128,10 @@ class PoolMember:
                 self._on_member(effect)
             case EventNews(event):
                 self._on_event(event)
+            case RoundTripSeen(name, round_trip_s):
+                member = self._host.core.members.get(name) if self._host.core is not None else None
+                if member is not None:
+                    self._on_round_trip(member, round_trip_s)
             case _:
                 pass
 

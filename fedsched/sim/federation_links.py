@@ -112,5 +112,5 @@ class WireDialer(Dialer):
         self._wires = wires
         self._me = me
 
-    async def open(self, peer: ServerInfo, preamble: Preamble) -> trio.abc.Stream:
+    async def open(self, peer: ServerInfo, preamble: Preamble, region: str = "") -> trio.abc.Stream:
         return await self._wires.dial(self._me, peer.address)

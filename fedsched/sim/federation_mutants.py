@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -24,7 +24,7 @@ from fedsched.gossip.core import GossipCore
 from fedsched.rpc.context import RequestID
 from fedsched.rpc.relay import relay
 from fedsched.rpc.server_side import CallContext
-from fedsched.server import forwarding
+from fedsched.server import forwarding, silence
 from fedsched.server.dispatch import Dispatch
 from fedsched.server.forwarding import Forwarding
 from fedsched.server.leader import versions
@@ -69,13 +69,16 @@ def _everybody(self: Router, wanted: Wanted, now: float, chance: Any) -> list[Se
     return nearer_of_two(self._directory.servers(wanted.region), chance)
 
 
-async def _without_end(
-    self: Forwarding, chosen: Any, caller: Any, context: CallContext, request: Any, quiet_s: float
-) -> Any:
+@asynccontextmanager
+async def _unwatched(*_: Any, **__: Any) -> AsyncIterator[None]:
+    yield
+
+
+async def _without_end(self: Forwarding, caller: Any, context: CallContext, request: Any, deadline: float) -> Any:
     return await relay(context, request, caller, me=self._me)
 
 
-async def _deaf(self: Forwarding, *_: Any) -> None:
+async def _deaf(*_: Any) -> None:
     await trio.sleep_forever()
 
 
@@ -169,8 +172,12 @@ MUTANTS: Final = (
     #
     _one("the region filter is dropped", Directory, "servers", _servers_of_all, ("R-63", "R-64"), quick=True),
     _one("dead servers are dialled for ever", Router, "_ordered", _everybody, ("R-63",)),
-    _one("nobody listens for signs of life", Forwarding, "_listen", _deaf, ("R-63 fails fast",)),
-    _one("a lost region is waited for", Forwarding, "_ask", _without_end, ("R-63", "every request")),
+    _one("nobody listens for signs of life", silence, "_watch", _deaf, ("R-63 fails fast",)),
+    Mutant(
+        "a lost region is waited for",
+        (Patch(forwarding, "unless_silent", _unwatched), Patch(Forwarding, "_ask", _without_end)),
+        ("R-63", "every request"),
+    ),
     _one("calls wait for one another", Dispatch, "__call__", _one_at_a_time, ("R-63", "every request"), quick=True),
     _one("calls for others are answered here", Dispatch, "__call__", _here_instead, ("R-63", "R-67"), quick=True),
     _one("a broken link counts as an answer", forwarding, "_is_lost", lambda *_: False, ("R-63",)),

@@ -21,9 +21,11 @@ from fedsched.raft.membership import ServerInfo
 from fedsched.raft.messages import RoleChange
 from fedsched.raft.runner import RaftRunner
 from fedsched.rpc.caller import LocalCaller
+from fedsched.rpc.method import Empty, Method
 from fedsched.rpc.methods.server import SERVER_HELLO, ServerHello
+from fedsched.rpc.methods.status import STATUS_CLOCK, ClockReply
 from fedsched.rpc.relay import hop_of
-from fedsched.rpc.server_side import CallContext, CallServer
+from fedsched.rpc.server_side import CallContext, CallServer, Handler
 from fedsched.server.dispatch import Dispatch
 from fedsched.server.forwarding import Forwarding
 from fedsched.server.identity import SERVER
@@ -145,11 +147,18 @@ class FederationServer(FleetServer):
             self.me,
             self.directory,
             raft,
+            peers=self.peers,
             env=self.env,
             log=self.log,
             metrics=self.metrics,
         )
-        member = PoolMember(self.home.federation.pool, self.pool_host, self.wan._member, self.wan._event)
+        member = PoolMember(
+            self.home.federation.pool,
+            self.pool_host,
+            self.wan._member,
+            self.wan._event,
+            lambda one, round_trip_s: self.directory.round_trip_seen(one.id, round_trip_s),
+        )
         self.wan.gossip = cast(GossipRunner, member)
         self.forwarding.on_failure = member.look_at
         self.waits = StateWaits(self.machine, self.env.rng("blocking-query"))
@@ -166,11 +175,12 @@ class FederationServer(FleetServer):
             env=self.env,
             log=self.log,
         )
-        handlers = {
+        handlers: dict[Method[Any, Any], Handler] = {
             **self.jobs.handlers(),
             **self.extras.handlers(),
             **self.deployments.handlers(),
             SERVER_HELLO: self._hello,
+            STATUS_CLOCK: self._clock,
         }
         self.calls = CallServer(handlers, policy=self.dispatch, metrics=self.metrics)
         self.local = LocalCaller(self.calls, identity=SERVER)
@@ -180,6 +190,9 @@ class FederationServer(FleetServer):
         return ServerHello(
             id=self.me.id, name=self.me.name, address=self.me.address, region=self.home.region, version_max=version
         )
+
+    async def _clock(self, request: Empty, context: CallContext) -> ClockReply:
+        return ClockReply(wall_s=self.env.wall())
 
     # ------------------------------------------------------------------ living
 

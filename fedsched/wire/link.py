@@ -109,15 +109,10 @@ class Link:
         """How long ago anything came from the peer; one that is well is heard within its keep-alive time."""
         return trio.current_time() - self._core.heard_at
 
-    def ask_for_sign(self) -> int:
-        """Do not wait for the keep-alive: a peer that is well answers within a round trip. See `has_sign`."""
-        number = self._core.ping()
+    def ask_sign_of_life(self) -> None:
+        """Have `silent_s` small soon, if the peer is well. Never waits."""
+        self._core.ask_sign_of_life()
         self.flush()
-        return number
-
-    def has_sign(self, number: int) -> bool:
-        """Whether the peer has answered what `ask_for_sign` asked."""
-        return self._core.ponged >= number
 
     async def wait_ready(self) -> None:
         """Wait until the peer has greeted and been admitted, or the link is over."""

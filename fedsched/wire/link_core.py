@@ -72,8 +72,6 @@ class LinkCore:
         self._started = self._heard = now
         self._pinged_after = -math.inf
         self._pings = 0
-        self.ponged = 0
-        """The last of our pings that was answered."""
         self._next_expiry = math.inf
         self._put(
             frames.Hello(VERSION, VERSION, self.limits.frame_bytes_max, self.limits.calls_max, greeting),
@@ -158,18 +156,17 @@ class LinkCore:
         silent_s = now - self._heard
         if silent_s >= self.limits.silence_s:
             return self.close(Unavailable.code, f"peer was silent for {silent_s:.0f} s")
-        if silent_s >= self.limits.keepalive_s and self._pinged_after != self._heard:
-            self._pinged_after = self._heard
-            self.ping()
-        return self._expire(now) if now >= self._next_expiry else []
-
-    def ping(self) -> int:
-        """Ask the peer for a sign of life now, unless it still owes us one; the number of what it is to answer."""
-        if self.closed is None and self._is_greeted and self.ponged == self._pings:
+        if self._is_greeted and silent_s >= self.limits.keepalive_s and self._pinged_after != self._heard:
             self._pinged_after = self._heard
             self._pings += 1
             self._put(frames.Ping(self._pings))
-        return self._pings
+        return self._expire(now) if now >= self._next_expiry else []
+
+    def ask_sign_of_life(self) -> None:
+        """Have something come from a peer that is well, now rather than when the keep-alive time is over."""
+        if self._is_greeted and self.closed is None:
+            self._pings += 1
+            self._put(frames.Ping(self._pings))
 
     # ---- calls ----------------------------------------------------------------------------------------------
 
@@ -302,7 +299,6 @@ class LinkCore:
                 self._put(frames.Pong(frame.number))
                 return []
             case frames.Pong():
-                self.ponged = min(max(self.ponged, frame.number), self._pings)
                 return []
             case frames.Goaway():
                 return self._take_goaway(frame)

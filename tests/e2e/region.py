@@ -40,6 +40,9 @@ class Server:
     serf_port: int
     join: list[str] = field(default_factory=list)
     overrides: dict[str, str] = field(default_factory=dict)
+    wan: list[str] = field(default_factory=list)
+    """Gossip addresses of servers of other regions."""
+    region: str = "test"
     bootstrap_expect: int = 3
     extra: str = ""
     """More lines for the `[server]` table."""
@@ -47,6 +50,8 @@ class Server:
     """More lines before the first table."""
     host: str = HOST
     """Where this process reaches it; the agent itself listens on loopback in any case."""
+    bind: str = HOST
+    """Which of loopback's addresses it listens on."""
     prefix: list[str] = field(default_factory=list)
     """Words before the command, such as those that enter a network namespace."""
     program: list[str] = field(default_factory=lambda: ["-m", "fedsched"])
@@ -95,11 +100,12 @@ class Server:
     def config_text(self) -> str:
         overrides = ", ".join(f'"{name}" = "{address}"' for name, address in sorted(self.overrides.items()))
         joins = ", ".join(f'"{address}"' for address in self.join)
+        wan = ", ".join(f'"{address}"' for address in self.wan)
         lines = [
             f'name = "{self.name}"',
-            'region = "test"',
+            f'region = "{self.region}"',
             f'data_dir = "{self.data_dir}"',
-            f'bind_addr = "{HOST}"',
+            f'bind_addr = "{self.bind}"',
             self.top,
             "[ports]",
             f"http = {self.http_port}",
@@ -113,6 +119,7 @@ class Server:
             self.extra,
             "[server.server_join]",
             f"retry_join = [{joins}]",
+            f"retry_join_wan = [{wan}]" if wan else "",
             'retry_interval = "200ms"',
         ]
         return "\n".join(line for line in lines if line) + "\n"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from fedsched.env.real import RealEnv
+from fedsched.gossip.durable_file import write_durably
 from fedsched.gossip.messages import State, UserEvent
 from fedsched.gossip.profiles import LOCAL
 from fedsched.gossip.runner import FILE, GossipRunner, GossipSettings
 from fedsched.gossip.snapshot import decode_snapshot
+from fedsched.model.errors import FedschedError
 from fedsched.telemetry.log import Hub
 from fedsched.telemetry.metrics import Registry
 from tests.server.region import until
@@ -189,3 +193,128 @@ def test_a_disk_that_takes_nothing_keeps_nobody_from_being_a_member(tmp_path: Pa
         assert not (tmp_path / "nowhere").exists()
 
     in_pool(tmp_path, story)
+
+
+def test_a_namesake_is_told_who_has_the_name_and_ends_if_it_never_got_in(tmp_path: Path) -> None:
+    async def story(pool: Pool) -> None:
+        a = await pool.add("a")
+        b = await pool.add("b", a)
+        await until("both are there", lambda: all_up(a, b))
+        (tmp_path / "other").mkdir()
+        other = GossipRunner(
+            replace(
+                b.settings,
+                tags={"id": "id-other"},
+                directory=tmp_path / "other",
+                join=(f"{a.address[0]}:{a.address[1]}",),
+                profile=replace(LOCAL, reclaim_s=0.3),
+            ),
+            env=RealEnv(),
+            log=Hub().logger("test"),
+            metrics=Registry(),
+        )
+
+        with pytest.raises(ExceptionGroup) as ended:
+            await other.run()
+
+        (why,) = ended.value.exceptions
+        assert isinstance(why, FedschedError)
+        assert why.message == f"gossip: the name b is taken by {b.address[0]}:{b.address[1]}, id id-b"
+        assert all_up(a, b)
+        assert {one.addr for one in a.members if one.name == "b"} == {b.address}
+
+    in_pool(tmp_path, story)
+
+
+def test_a_start_that_is_cancelled_leaves_no_socket_behind(tmp_path: Path) -> None:
+    async def story(pool: Pool) -> None:
+        a = await pool.add("a")
+        member = GossipRunner(
+            replace(a.settings, name="b", directory=tmp_path / "a"),
+            env=RealEnv(),
+            log=Hub().logger("test"),
+            metrics=Registry(),
+        )
+        with trio.CancelScope() as scope:
+            scope.cancel("before the port is even bound")
+            await member.run()
+        real_read = GossipRunner._read_kept
+
+        def read_while_told_to_stop(runner: GossipRunner) -> None:
+            trio.from_thread.run_sync(scope.cancel)
+            real_read(runner)
+
+        member._read_kept = lambda: read_while_told_to_stop(member)  # type: ignore[assignment, return-value, func-returns-value]
+        with trio.CancelScope() as scope:
+            await member.run()
+        host, port = member.address
+        again = GossipRunner(
+            replace(member.settings, port=port), env=RealEnv(), log=Hub().logger("test"), metrics=Registry()
+        )
+        await pool._nursery.start(again.run)  # the port is free for both kinds
+        assert again.address == (host, port)
+
+    in_pool(tmp_path, story)
+
+
+def test_all_addresses_of_a_name_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(pool: Pool) -> None:
+        a = await pool.add("a")
+        host, port = a.address
+        real = trio.socket.getaddrinfo
+
+        async def lookup(name: Any, *rest: Any, **more: Any) -> Any:
+            if name != "servers.test":
+                return await real(name, *rest, **more)
+            return [(2, 2, 17, "", (one, port)) for one in ("127.9.9.9", "127.9.9.8", host)]
+
+        monkeypatch.setattr(trio.socket, "getaddrinfo", lookup)
+        b = await pool.add("b", join=(f"servers.test:{port}",))
+        await until("both are there", lambda: all_up(a, b))
+
+    in_pool(tmp_path, story)
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
+def test_members_may_speak_ipv6(tmp_path: Path) -> None:
+    async def story(pool: Pool) -> None:
+        a = await pool.add("a", host="::1")
+        b = await pool.add("b", host="::1", join=(f"[::1]:{a.address[1]}",))
+        await until("both are there", lambda: all_up(a, b))
+        assert a.address[0] == "::1"
+
+    in_pool(tmp_path, story)
+
+
+def test_how_far_others_are_is_measured(tmp_path: Path) -> None:
+    seen: list[tuple[str, float]] = []
+
+    async def story(pool: Pool) -> None:
+        a = await pool.add("a")
+        b = await pool.add("b", a)
+        b._on_round_trip = lambda member, round_trip_s: seen.append((member.name, round_trip_s))
+        await until("an answer came", lambda: seen)
+        assert {name for name, _ in seen} == {"a"}
+        assert all(0 < round_trip_s < 0.2 for _, round_trip_s in seen)
+
+    in_pool(tmp_path, story)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1_000_000])
+def test_a_file_is_written_whole_even_if_the_disk_takes_it_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, bytes(data)[:at_once]))
+    write_durably(tmp_path / "file", b"what must not be cut short")
+    assert (tmp_path / "file").read_bytes() == b"what must not be cut short"
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
