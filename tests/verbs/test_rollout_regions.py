@@ -168,6 +168,13 @@ def test_a_rollout_that_does_not_end_well_exits_with_1(end: Rollout) -> None:
     assert seen.code == 1
 
 
+def test_why_a_region_failed_is_said_once() -> None:
+    failed = replace(GOES_ON.regions[0], status=S.FAILED, error="failed: no progress before its deadline")
+    end = replace(GOES_ON, status=RolloutStatus.FAILED, regions=(failed, GOES_ON.regions[1]))
+
+    assert 'Region "eu" is failed: no progress before its deadline\n' in submit(views(end)).out
+
+
 def test_on_a_screen_all_regions_are_drawn_and_drawn_over() -> None:
     seen = submit(views(GOES_ON, DONE), line="job run -no-color -", screen=True)
 
