@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from fedsched.model.deployment import DeploymentStatus
-from fedsched.model.job import Job, MultiregionStrategy
+from fedsched.model.job import Job, JobSubmission, MultiregionStrategy
 from fedsched.model.record import Record, TimeNs
 from fedsched.model.states import Moves
 
@@ -135,6 +135,7 @@ class RolloutCommand(Record):
         DeploymentStatus.INITIALIZING
     )
     adopts: Annotated[bool, "Asks the region to listen to this epoch from now on."] = False
+    submission: Annotated[JobSubmission | None, "With a preparation: the text that the job came from."] = None
 
 
 class RolloutReport(Record):

@@ -98,7 +98,11 @@ class MultiregionJobs:
             leaves=self._leaves(job, before),
         )
         command = rollout_write(
-            rollout, is_new=True, enforce_index=request.enforce_index, check_index=request.job_modify_index
+            rollout,
+            is_new=True,
+            submission=request.submission,
+            enforce_index=request.enforce_index,
+            check_index=request.job_modify_index,
         )
         result = await self._desk.proposals.propose(command, request=context.meta.request_id)
         context.reply_meta = structs.replace(context.reply_meta, index=result.index)

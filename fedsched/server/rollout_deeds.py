@@ -11,10 +11,11 @@ from typing import Final
 
 from msgspec import structs
 
+from fedsched.codec import to_bytes
 from fedsched.federation.rollout_share import Deed, Received
 from fedsched.model.deployment import Deployment, DeploymentStatus
 from fedsched.model.evaluation import Evaluation, Trigger
-from fedsched.model.job import Job
+from fedsched.model.job import Job, JobSubmission
 from fedsched.model.rollout import Rollout, RolloutCommand, RolloutShare, RolloutStep
 from fedsched.server.leader.deployment_rules import GOES_ON, UNBLOCKED, evaluation_for, failure_of
 from fedsched.state.store import State
@@ -57,7 +58,7 @@ class Deeds:
         match deed.step:
             case RolloutStep.PREPARE:
                 assert job is not None, "what is refused has no deed"
-                return self._prepared(carry, share, job)
+                return self._prepared(carry, share, job, command.submission)
             case RolloutStep.RUN:
                 return self._moved(carry, share, "running", GOES_ON)
             case RolloutStep.UNBLOCK:
@@ -71,7 +72,9 @@ class Deeds:
         known = self._known
         return known is None or known.rollout_id != share.rollout.id or not known.job
 
-    def _prepared(self, carry: RolloutStepCarry, share: RolloutShare, job: Job) -> RolloutStepCarry:
+    def _prepared(
+        self, carry: RolloutStepCarry, share: RolloutShare, job: Job, source: JobSubmission | None
+    ) -> RolloutStepCarry:
         waiting = Deployment(
             id=self._new_id(),
             namespace=job.namespace,
@@ -98,7 +101,7 @@ class Deeds:
         return structs.replace(
             carry,
             share=structs.replace(carry.share, deployment_id=waiting.id),
-            registration=job_register(job, evaluation=None),
+            registration=job_register(job, evaluation=None, submission=to_bytes(source) if source is not None else b""),
             version=share.rollout.job_version,
             deployment=deployment_write(waiting),
             evaluations=(evaluation_write(evaluation),),

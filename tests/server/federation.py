@@ -134,6 +134,12 @@ class Federation:
         row = self.server(at).server.machine.store.rollouts.newest("default", job_id)
         return row.header() if row is not None else None
 
+    def seen(self, name: str, *, at: str = "eu") -> str:
+        """How a region's part stands, as the owner has heard."""
+        record = self.record(at=at)
+        region = record.region(name) if record is not None else None
+        return region.status.value if region is not None else ""
+
     def share(self, name: str, job_id: str = "web") -> RolloutShare | None:
         row = self.server(name).server.machine.store.rollouts.share_row("default", job_id)
         return row.header() if row is not None else None

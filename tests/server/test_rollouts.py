@@ -12,22 +12,29 @@ from fedsched.federation.rollout_core import RolloutSettings
 from fedsched.federation.rollout_rules import begin
 from fedsched.model.deployment import DeploymentStatus
 from fedsched.model.errors import BadRequest, Conflict, NotFound
-from fedsched.model.job import MultiregionRegion
+from fedsched.model.job import JobSubmission, MultiregionRegion
 from fedsched.model.job_defaults import canonicalise
 from fedsched.model.problem import InvalidJob
 from fedsched.model.rollout import RolloutCommand, RolloutReport, RolloutStep
 from fedsched.rpc.caller import LocalCaller
-from fedsched.rpc.methods.deployment import DEPLOYMENT_UNBLOCK, DeploymentRequest
+from fedsched.rpc.methods.deployment import (
+    DEPLOYMENT_PAUSE,
+    DEPLOYMENT_UNBLOCK,
+    DeploymentPauseRequest,
+    DeploymentRequest,
+)
 from fedsched.rpc.methods.job import JOB_DEREGISTER, JobDeregisterRequest
-from fedsched.rpc.methods.job_extras import JOB_PLAN, JobPlanRequest
+from fedsched.rpc.methods.job_extras import JOB_PLAN, JOB_SUBMISSION, JobPlanRequest, JobSubmissionRequest
 from fedsched.rpc.methods.rollout import (
     ROLLOUT_ADOPT,
     ROLLOUT_BEGIN,
     ROLLOUT_COMMAND,
+    ROLLOUT_FAIL,
     ROLLOUT_LIST,
     ROLLOUT_UNBLOCK,
     RolloutAdoptRequest,
     RolloutBeginRequest,
+    RolloutFailRequest,
     RolloutListRequest,
     RolloutUnblockRequest,
 )
@@ -41,7 +48,8 @@ from tests.server.region import until
 def test_regions_follow_one_another_and_succeed_together(tmp_path: Path) -> None:
     async def story(world: Federation) -> None:
         world.silent = {"eu"}
-        reply = await world.submit(a_spread_job(), at="us")
+        text = JobSubmission(source='job "web" {}', format="hcl2")
+        reply = await world.submit(a_spread_job(), at="us", submission=text)
         assert (reply.job_version, reply.eval_id) == (0, "")
 
         await until("eu has placed something", lambda: world.placed("eu"))
@@ -52,6 +60,9 @@ def test_regions_follow_one_another_and_succeed_together(tmp_path: Path) -> None
         assert record.id == reply.rollout_id
         assert world.statuses() == {"eu": "successful", "us": "successful", "asia": "successful"}
         assert world.began == ["eu", "us", "asia"]
+        for name in world.began:
+            kept = (await world.server(name).call(JOB_SUBMISSION, JobSubmissionRequest(job_id="web"))).submission
+            assert (kept.source, kept.version) == (text.source, 0)
 
     run_federation(tmp_path, story)
 
@@ -126,6 +137,35 @@ def test_a_region_that_goes_back_does_so_by_itself_and_waits_for_nobody(tmp_path
         assert (await world.server("eu").job("web")).version == 1
 
     run_federation(tmp_path, story)
+
+
+def test_a_part_is_paused_and_the_whole_is_failed_by_hand(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        await world.submit(a_spread_job(("eu", "us"), max_parallel=0))
+        await world.until_status("successful")
+        world.silent = {"us"}
+        reply = await world.submit(a_spread_job(("eu", "us"), color="red"))
+        await until("red runs in us", lambda: world.placed("us") == 2, within_s=15)
+        part = world.share("us")
+        assert part is not None
+
+        us = world.server("us")
+        await us.call(DEPLOYMENT_PAUSE, DeploymentPauseRequest(deployment_id=part.deployment_id))
+        await until("the owner knows", lambda: world.seen("us") == "paused")
+        with pytest.raises(BadRequest, match="has no region 'mars'"):
+            await us.call(ROLLOUT_FAIL, RolloutFailRequest(rollout_id=reply.rollout_id, regions=("mars",)))
+        request = RolloutFailRequest(rollout_id=reply.rollout_id[:8], reverts=True, reason="it is the wrong red")
+        told = (await us.call(ROLLOUT_FAIL, request)).rollout
+
+        assert told.status == "failed"
+        for name in ("eu", "us"):
+            await until(f"{name} is blue again", lambda name=name: world.colour(name) == "blue")
+            part = world.share(name)
+            assert part is not None
+            assert part.status is DeploymentStatus.FAILED
+            assert "it is the wrong red" in part.error
+
+    run_federation(tmp_path, story, ("eu", "us"))
 
 
 def test_the_owners_leader_goes_away_between_two_steps(tmp_path: Path) -> None:

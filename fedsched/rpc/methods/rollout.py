@@ -71,7 +71,7 @@ class RolloutAdoptRequest(Record):
     """Have the region that is asked drive a rollout whose owner is lost."""
 
     rollout_id: str
-    force: Annotated[bool, "Although the owner answers; and with two regions, without anybody's agreement."] = False
+    force: Annotated[bool, "Although the owner answers."] = False
 
 
 class RolloutWriteReply(Record):

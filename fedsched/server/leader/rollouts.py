@@ -10,6 +10,7 @@ region that has promised itself to drive listens to nobody else.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import deque
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from fedsched.federation.rollout_core import (
 )
 from fedsched.federation.rollout_share import key_of
 from fedsched.model.errors import Conflict, FedschedError, Unavailable
+from fedsched.model.job import JobSubmission
 from fedsched.model.rollout import Rollout, RolloutCommand, RolloutStatus, RolloutStep
 from fedsched.rpc.methods.rollout import ROLLOUT_COMMAND
 from fedsched.server.desk import Desk
@@ -136,7 +138,9 @@ class RolloutsService:
             driver.scope.cancel("adopted anew")
             driver = None
         if driver is None and (is_newest or not row.is_over) and self._nursery is not None:
-            driver = self._drivers[row.id] = _Driver(self._desk, self._calls, row.rollout(), self._settings)
+            driver = self._drivers[row.id] = _Driver(
+                self._desk, self._calls, row.rollout(), row.source(), self._settings
+            )
             self._nursery.start_soon(self._drive, driver)
         if newest is not None and not is_newest and driver is not None and not row.is_over:
             driver.tell(CancelAsked(f"replaced by version {newest.job_version}"))
@@ -271,7 +275,15 @@ class _Talk:
 class _Driver:
     """One rollout."""
 
-    def __init__(self, desk: Desk, calls: RegionCalls, rollout: Rollout, settings: RolloutSettings) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        calls: RegionCalls,
+        rollout: Rollout,
+        submission: JobSubmission | None,
+        settings: RolloutSettings,
+    ) -> None:
+        self._submission = submission
         self.id = rollout.id
         self.ballot = rollout.ballot
         self.scope = trio.CancelScope()
@@ -335,6 +347,9 @@ class _Driver:
             match effect:
                 case Store(rollout):
                     nursery.start_soon(self._store, rollout)
+                case Send(command=command) if command.step is RolloutStep.PREPARE:
+                    with_text = replace(command, submission=self._submission)
+                    self._talk.say(dataclasses.replace(effect, command=with_text), nursery)
                 case Send():
                     self._talk.say(effect, nursery)
 

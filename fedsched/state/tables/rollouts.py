@@ -18,7 +18,7 @@ from msgspec import structs
 
 from fedsched.codec import STORED_LIMITS, CodecError, from_bytes, to_bytes
 from fedsched.model.deployment import DEPLOYMENT_MOVES, DeploymentStatus
-from fedsched.model.job import Job
+from fedsched.model.job import Job, JobSubmission
 from fedsched.model.rollout import Rollout, RolloutShare, RolloutStatus, RolloutStep
 from fedsched.state.fields import Command, Count, Id, Name, Stored, Text
 from fedsched.state.past import Keeper, Past
@@ -34,6 +34,7 @@ SHARES: Final = "rollout_shares"
 RECORD_MAX: Final = 1 << 20
 """Bytes of a record without its job: some hundred for each region."""
 JOB_MAX: Final = 8 << 20
+SUBMISSION_BYTES_MAX: Final = 2 << 20
 REAP_MAX: Final = 4096
 ENDED: Final = frozenset({"successful", "failed", "cancelled"})
 """A region's part in one of these does not change any more."""
@@ -65,6 +66,8 @@ class RolloutRow(Row):
     modify_time_ns: int = 0
     record: bytes = b""
     job: bytes = b""
+    submission: bytes = b""
+    """The encoded text that the job came from, if its user sent that along."""
 
     @property
     def key(self) -> Key:
@@ -77,6 +80,9 @@ class RolloutRow(Row):
     def rollout(self) -> Rollout:
         """The whole record."""
         return structs.replace(self.header(), job=from_bytes(self.job, Job, STORED_LIMITS) if self.job else None)
+
+    def source(self) -> JobSubmission | None:
+        return from_bytes(self.submission, JobSubmission, STORED_LIMITS) if self.submission else None
 
     def header(self) -> Rollout:
         """The record without the job."""
@@ -188,6 +194,8 @@ class RolloutWrite(Command):
     record: Record
     job: JobBytes = b""
     """Empty: as it was."""
+    submission: Annotated[bytes, msgspec.Meta(max_length=SUBMISSION_BYTES_MAX)] = b""
+    """Likewise."""
     is_new: bool = False
     """It begins: then no rollout of the job may have this version or a later one."""
     enforce_index: bool = False
@@ -228,7 +236,13 @@ class RolloutsReap(Command):
 
 
 def rollout_write(
-    rollout: Rollout, *, is_new: bool = False, with_job: bool = False, enforce_index: bool = False, check_index: int = 0
+    rollout: Rollout,
+    *,
+    is_new: bool = False,
+    with_job: bool = False,
+    submission: JobSubmission | None = None,
+    enforce_index: bool = False,
+    check_index: int = 0,
 ) -> RolloutWrite:
     """The command that writes this record. Its job needs to be written once."""
     return RolloutWrite(
@@ -242,6 +256,7 @@ def rollout_write(
         is_over=rollout.status.is_over,
         record=to_bytes(structs.replace(rollout, job=None)),
         job=to_bytes(rollout.job) if rollout.job is not None and (with_job or is_new) else b"",
+        submission=to_bytes(submission) if submission is not None else b"",
         is_new=is_new,
         enforce_index=enforce_index,
         check_index=check_index,
@@ -267,7 +282,7 @@ def share_write(share: RolloutShare, *, with_job: bool) -> ShareWrite:
 
 
 def apply_write(tx: Transaction, command: RolloutWrite) -> Result:
-    _check_bytes(command.record, command.job)
+    _check_bytes(command.record, command.job, command.submission)
     problem = _not_next(tx, command) or (_not_new(tx, command) if command.is_new else "")
     if problem:
         return refused(tx.index, "conflict", problem, hint="look at the rollout again: somebody was faster")
@@ -286,6 +301,7 @@ def apply_write(tx: Transaction, command: RolloutWrite) -> Result:
         modify_time_ns=tx.time_ns,
         record=command.record,
         job=command.job or (known.job if known else b""),
+        submission=command.submission or (known.submission if known else b""),
     )
     tx.put(tx.store.rollouts.table, row)
     _forget_older(tx, row)
@@ -357,12 +373,14 @@ def _spelled(value: RolloutStep | DeploymentStatus) -> Any:
     return value.value
 
 
-def _check_bytes(record: bytes, job: bytes) -> None:
+def _check_bytes(record: bytes, job: bytes, submission: bytes = b"") -> None:
     """Refuse what could not be read back; before anything is written."""
     try:
         rollout = from_bytes(record, Rollout, STORED_LIMITS)
         if job:
             from_bytes(job, Job, STORED_LIMITS)
+        if submission:
+            from_bytes(submission, JobSubmission, STORED_LIMITS)
     except CodecError as error:
         raise InvalidCommand(f"a rollout that cannot be read: {error}") from error
     if rollout.job is not None:

@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from fedsched.federation.rollout_rules import begin
 from fedsched.model.alloc import Allocation, ClientStatus, RescheduleEvent, RescheduleTracker
 from fedsched.model.deployment import DeploymentState, DeploymentStatus
 from fedsched.model.evaluation import EvaluationStatus
 from fedsched.model.job import Job, PeriodicConfig
 from fedsched.model.node import NodeStatus
 from fedsched.model.policies import ReschedulePolicy
+from fedsched.model.rollout import RolloutShare, RolloutStatus
 from fedsched.server.leader import gc_core
 from fedsched.server.leader.gc_core import (
     FORCED,
@@ -31,6 +34,8 @@ from fedsched.server.leader.gc_core import (
 from fedsched.state.tables.job_rows import JobRow
 from fedsched.state.tables.jobs import JobTag
 from fedsched.state.tables.nodes import NodeDeregister
+from fedsched.state.tables.rollout_steps import RolloutStepCarry
+from fedsched.state.tables.rollouts import rollout_write, share_write
 from tests.builders import a_group, a_job, an_alloc, an_id
 from tests.server.leader.worlds import NS, START_NS, Region, own_fields
 from tests.state.worlds import ids, problems
@@ -408,6 +413,25 @@ def test_a_forced_pass_takes_everything_that_may_go_however_young_jobs_first() -
     assert list(region.store.deployments.rows.scan()) == []
     assert region.store.nodes.get(an_id(1)) is None
     assert problems(region.store) == []
+
+
+def test_rollouts_that_are_over_go_with_their_job_and_those_of_a_job_that_stays_do_not() -> None:
+    region = Region()
+    for job_id in ("web", "gone"):
+        job = a_job(job_id)
+        over = replace(begin(job_id, job, version=0, owner="eu", now_ns=1), status=RolloutStatus.FAILED)
+        region.do(rollout_write(over))
+        share = RolloutShare(region="eu", rollout=over, status=DeploymentStatus.FAILED)
+        region.do(RolloutStepCarry(namespace="default", job_id=job_id, share=share_write(share, with_job=False)))
+    region.register(a_job("web"))
+    assert effects(region, "rollout") == []
+
+    region.now_ns += round(SETTINGS.job_s * NS) + NS
+    a_pass(region)
+
+    rollouts = region.store.rollouts
+    assert [row.id for row in rollouts.rows.scan()] == ["web"]
+    assert [row.job_id for row in rollouts.share_rows.scan()] == ["web"]
 
 
 def test_deletes_are_split_so_that_no_entry_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
