@@ -28,6 +28,7 @@ from fedsched.raft.messages import SnapshotMeta, SnapshotOffer
 from fedsched.raft.runner import SLOW_DISK_S, Office, RaftRunner, RunnerSettings
 from fedsched.raft.settings import CoreSettings
 from fedsched.rpc.caller import LocalCaller
+from fedsched.rpc.context import CallMeta
 from fedsched.rpc.method import Method
 from fedsched.rpc.methods.node import NODE_REPORTS, NodeReportsReply, NodeReportsRequest
 from fedsched.rpc.methods.raft import RAFT_SNAPSHOT_CHUNKS, SnapshotChunksRequest
@@ -67,6 +68,7 @@ from fedsched.server.node_calls import NodeCalls
 from fedsched.server.peers import PeerLinks
 from fedsched.server.proposals import Proposals
 from fedsched.server.raft_metrics import watch_raft
+from fedsched.server.region_calls import RegionCalls
 from fedsched.server.served_types import ServedTypes
 from fedsched.server.settings import GossipOptions, ServerOptions
 from fedsched.server.waits import StateWaits
@@ -236,10 +238,11 @@ class Server:
             served=served,
             schedulers=enabled,
             send_reports=self._send_reports,
+            calls=RegionCalls(options.region, lambda: self.directory, self._ask),
         )
         self.office_services += around.services
         self.directory = Directory(options.region)
-        jobs, evaluations = JobEndpoint(desk, served), EvaluationEndpoint(desk)
+        jobs, evaluations = JobEndpoint(desk, served, around.multiregion), EvaluationEndpoint(desk)
         endpoints: list[Endpoint] = [
             jobs,
             evaluations,
@@ -341,6 +344,10 @@ class Server:
 
     async def _send_reports(self, request: NodeReportsRequest) -> NodeReportsReply:
         reply, _ = await LocalCaller(self.calls, identity=SERVER).call(NODE_REPORTS, request)
+        return reply
+
+    async def _ask(self, method: Method[Any, Any], request: Any, meta: CallMeta) -> Any:
+        reply, _ = await LocalCaller(self.calls, identity=SERVER).call(method, request, meta)
         return reply
 
     def _work_source(self) -> WorkSource:

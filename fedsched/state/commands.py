@@ -27,6 +27,8 @@ from fedsched.state.tables import (
     node_updates,
     nodes,
     plans,
+    rollout_steps,
+    rollouts,
     scaling_events,
     services,
     variables,
@@ -91,6 +93,9 @@ COMMANDS: Final[dict[str, CommandKind]] = {
     "service-delete": CommandKind(services.ServiceDelete, services.apply_delete),
     "variable-put": CommandKind(variables.VariablePut, variables.apply_put),
     "variable-delete": CommandKind(variables.VariableDelete, variables.apply_delete),
+    "rollout-write": CommandKind(rollouts.RolloutWrite, rollouts.apply_write),
+    "rollout-step": CommandKind(rollout_steps.RolloutStepCarry, rollout_steps.apply_step),
+    "rollouts-reap": CommandKind(rollouts.RolloutsReap, rollouts.apply_reap),
 }
 
 NAMES: Final = {kind.record: name for name, kind in COMMANDS.items()}

@@ -28,11 +28,12 @@ from fedsched.state.tables.jobs import Jobs, JobsReader
 from fedsched.state.tables.meta import Meta, MetaReader
 from fedsched.state.tables.namespaces import Places, PlacesReader
 from fedsched.state.tables.nodes import Nodes, NodesReader
+from fedsched.state.tables.rollouts import Rollouts, RolloutsReader
 from fedsched.state.tables.services import Services, ServicesReader
 from fedsched.state.tables.sessions import Sessions, SessionsReader
 from fedsched.state.tables.variables import Variables, VariablesReader
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 """The form of images. A reader takes this and older ones and refuses newer ones."""
 
 
@@ -62,6 +63,7 @@ class State:
     places: PlacesReader
     services: ServicesReader
     variables: VariablesReader
+    rollouts: RolloutsReader
     sessions: SessionsReader
     meta: MetaReader
     table_indexes: dict[str, int]
@@ -105,6 +107,8 @@ class State:
             "services": self.services.rows,
             "service_names": self.services.names,
             "variables": self.variables.rows,
+            "rollouts": self.rollouts.rows,
+            "rollout_shares": self.rollouts.share_rows,
             "meta": self.meta.rows,
             "periodic_launches": self.jobs.launch_rows,
             "scaling_events": self.jobs.scaling_rows,
@@ -124,6 +128,7 @@ class Store(State):
     places: Places
     services: Services
     variables: Variables
+    rollouts: Rollouts
     sessions: Sessions
     meta: Meta
 
@@ -139,6 +144,7 @@ class Store(State):
         self.places = Places(self.keeper)
         self.services = Services(self.keeper)
         self.variables = Variables(self.keeper)
+        self.rollouts = Rollouts(self.keeper)
         self.sessions = Sessions(self.keeper)
         self.meta = Meta(self.keeper)
         self.table_indexes = {}
@@ -189,6 +195,8 @@ class Store(State):
             self.services.table,
             self.services.name_table,
             self.variables.table,
+            self.rollouts.table,
+            self.rollouts.share_table,
         ]
         return {table.name: table for table in tables}
 
@@ -252,6 +260,10 @@ class Snapshot(State):
     @cached_property
     def variables(self) -> VariablesReader:  # type: ignore[override]
         return self.store.variables.view(self.lease.past)
+
+    @cached_property
+    def rollouts(self) -> RolloutsReader:  # type: ignore[override]
+        return self.store.rollouts.view(self.lease.past)
 
     @cached_property
     def sessions(self) -> SessionsReader:  # type: ignore[override]

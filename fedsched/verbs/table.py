@@ -62,6 +62,8 @@ MORE: Final[Mapping[tuple[str, str], str]] = {
     ("node", "meta"): "fedsched.verbs.node_meta",
     ("operator", "gossip"): "fedsched.verbs.operator_gossip",
     ("operator", "scheduler"): "fedsched.verbs.operator_scheduler",
+    ("operator", "federation"): "fedsched.verbs.region",
+    ("operator", "rollout"): "fedsched.verbs.rollout",
 }
 """Verbs that another module than that of their first word declares, by their first two words: a command then imports
 only what it needs."""

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fedsched.codec import to_bytes
-from fedsched.model.deployment import DeploymentState
+from fedsched.model.deployment import DeploymentState, DeploymentStatus
 from fedsched.model.node import DrainStrategy
+from fedsched.model.rollout import Rollout, RolloutShare, RolloutStatus
 from fedsched.state.fields import Command, pack
 from fedsched.state.tables.alloc_updates import AllocStatusUpdate, AllocTransition, JobName, Reap
 from fedsched.state.tables.deployment_groups import pack_states
@@ -35,6 +36,8 @@ from fedsched.state.tables.node_updates import (
 )
 from fedsched.state.tables.nodes import NodeDeregister, NodeUpsert
 from fedsched.state.tables.plans import OfficeBegin, PlacedGroup, PlanApply, StoppedBatch, UpdatedGroup
+from fedsched.state.tables.rollout_steps import RolloutStepCarry
+from fedsched.state.tables.rollouts import JobPart, RolloutsReap, rollout_write, share_write
 from fedsched.state.tables.scaling_events import JobScale
 from fedsched.state.tables.services import ServiceDelete, ServicesDeregister, ServicesRegister, ServiceWrite
 from fedsched.state.tables.sessions import RequestId
@@ -73,8 +76,9 @@ class Chance:
             [
                 *(self._plan, self._report, self._register, self._node, self._reap, self._small, self._evaluations),
                 *(self._node_update, self._rollout, self._launch, self._service, self._variable),
+                self._federated,
             ],
-            [15, 9, 4, 2, 5, 3, 2, 2, 3, 2, 4, 1],
+            [15, 9, 4, 2, 5, 3, 2, 2, 3, 2, 4, 1, 3],
         )[0]
         return draw(world)
 
@@ -203,6 +207,48 @@ class Chance:
         if rng.random() < 0.3:
             return VariableDelete(**fields)
         return VariablePut(sealed=rng.randbytes(3), **fields)
+
+    def _federated(self, world: World) -> Command:
+        """Records of rollouts and shares in them, some of them from somebody who has seen an older state."""
+        rng = self.rng
+        job_id = rng.choice(JOBS)
+        row = world.store.rollouts.row(job_id)
+        rollout = Rollout(
+            id=job_id,
+            job_id=job_id,
+            job_version=row.job_version if row else rng.randrange(6),
+            owner=rng.choice(["eu", "us"]),
+            epoch=rng.choice([1, 1, 2]),
+            revision=row.revision + rng.choice([1, 1, 2]) if row else 0,
+            status=rng.choice([RolloutStatus.RUNNING, RolloutStatus.SUCCESSFUL]),
+        )
+        kind = rng.random()
+        if kind < 0.3:
+            return rollout_write(rollout, is_new=row is None)
+        names = (JobPart(namespace="default", id=job_id),)
+        if kind < 0.35:
+            return RolloutsReap(rollouts=(job_id,), shares=names, seen_index=world.index)
+        known = world.store.rollouts.share_row("default", job_id)
+        share = RolloutShare(
+            region="eu",
+            rollout=rollout,
+            status=rng.choice([DeploymentStatus.PENDING, DeploymentStatus.RUNNING, DeploymentStatus.FAILED]),
+            deployment_id=an_id(rng.randint(1, 3)),
+        )
+        job = world.store.jobs.row("default", job_id)
+        registers = rng.random() < 0.3
+        return RolloutStepCarry(
+            namespace="default",
+            job_id=job_id,
+            share=share_write(share, with_job=False),
+            seen_index=known.modify_index if known and rng.random() < 0.9 else 0,
+            registration=JobRegister(namespace="default", id=job_id, spec=EMPTY_MAP) if registers else None,
+            version=(job.version if job else 0) + rng.choice([0, 1, 3]),
+            deployment=DeploymentWrite(id=share.deployment_id, job_id=job_id, status="pending") if registers else None,
+            status=DeploymentStatusWrite(id=share.deployment_id, status="running") if not registers else None,
+            stop=JobDeregister(namespace="default", id=job_id) if rng.random() < 0.1 else None,
+            evaluations=self._some_evaluations(),
+        )
 
     def _some_evaluations(self) -> tuple[EvaluationWrite, ...]:
         rng = self.rng

@@ -8,11 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from fedsched.codec import to_bytes
-from fedsched.model.deployment import DeploymentState
-from fedsched.model.job import JobSubmission, ParameterizedJobConfig, PeriodicConfig
+from fedsched.federation.rollout_rules import begin
+from fedsched.model.deployment import DeploymentState, DeploymentStatus
+from fedsched.model.job import JobSubmission, Multiregion, MultiregionRegion, ParameterizedJobConfig, PeriodicConfig
 from fedsched.model.node import DrainStrategy
+from fedsched.model.rollout import RolloutShare, RolloutStatus, RolloutStep
 from fedsched.model.scaling import ScalingEvent
 from fedsched.model.service import ServiceRegistration
 from fedsched.state.fields import pack
@@ -41,6 +44,8 @@ from fedsched.state.tables.node_updates import (
 )
 from fedsched.state.tables.nodes import NodeDeregister, node_upsert
 from fedsched.state.tables.plans import OfficeBegin, StoppedBatch, UpdatedGroup
+from fedsched.state.tables.rollout_steps import RolloutStepCarry
+from fedsched.state.tables.rollouts import RolloutsReap, rollout_write, share_write
 from fedsched.state.tables.scaling_events import JobScale
 from fedsched.state.tables.services import ServiceDelete, ServicesDeregister, ServicesRegister, service_write
 from fedsched.state.tables.sessions import RequestId
@@ -49,11 +54,11 @@ from tests.builders import a_deployment, a_group, a_job, a_node, an_evaluation, 
 from tests.state.worlds import EMPTY_MAP, SECOND, World, column, ids, placed_group
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "state"
-GOLDEN = FIXTURES / "image-4.bin"
-"""The image of schema 4, which is the newest."""
-GOLDEN_LOG = FIXTURES / "log-4.bin"
+GOLDEN = FIXTURES / "image-5.bin"
+"""The image of schema 5, which is the newest."""
+GOLDEN_LOG = FIXTURES / "log-5.bin"
 """The log that made it: each entry with its length (32 bits, big-endian) in front."""
-OLD_IMAGES = {schema: (FIXTURES / f"image-{schema}.bin", FIXTURES / f"log-{schema}.bin") for schema in (1, 2, 3)}
+OLD_IMAGES = {schema: (FIXTURES / f"image-{schema}.bin", FIXTURES / f"log-{schema}.bin") for schema in (1, 2, 3, 4)}
 """Images of earlier schemas and the logs that made them."""
 
 
@@ -99,6 +104,7 @@ def a_golden_world() -> World:
     _add_around(world)
     _add_scores(world)
     _add_services(world)
+    _add_rollouts(world)
     return world
 
 
@@ -177,6 +183,44 @@ def _add_services(world: World) -> None:
     world.do(VariablePut(namespace="default", path="app/settings", sealed=b"other", check_and_set=True))
     world.do(VariablePut(namespace="prod", path="app", sealed=b"gone soon"))
     world.do(VariableDelete(namespace="prod", path="app"))
+
+
+def _add_rollouts(world: World) -> None:
+    """What came with schema 5: rollouts and a region's shares in them."""
+    job = a_job(
+        "everywhere", multiregion=Multiregion(regions=(MultiregionRegion(name="eu"), MultiregionRegion(name="us")))
+    )
+    rollout = begin("golden-rollout", job, version=3, owner="eu", now_ns=SECOND)
+    world.do(rollout_write(rollout, is_new=True))
+    moved = structs.replace(rollout, status=RolloutStatus.RUNNING, revision=1)
+    world.do(rollout_write(moved))
+    share = RolloutShare(region="eu", rollout=rollout, status=DeploymentStatus.PENDING, deployment_id=an_id(11))
+    waiting = a_deployment(11, job=job, status=DeploymentStatus.INITIALIZING, is_multiregion=True)
+    world.do(
+        RolloutStepCarry(
+            namespace="default",
+            job_id=job.id,
+            share=share_write(share, with_job=True),
+            registration=job_register(job, evaluation=None),
+            version=3,
+            deployment=deployment_write(waiting),
+            evaluations=(evaluation_write(an_evaluation(9, job=job)),),
+        )
+    )
+    row = world.store.rollouts.share_row("default", job.id)
+    assert row is not None
+    world.do(
+        RolloutStepCarry(
+            namespace="default",
+            job_id=job.id,
+            share=share_write(
+                structs.replace(share, step=RolloutStep.RUN, status=DeploymentStatus.RUNNING), with_job=False
+            ),
+            seen_index=row.modify_index,
+            status=DeploymentStatusWrite(id=waiting.id, status="running"),
+        )
+    )
+    world.do(RolloutsReap(rollouts=("golden-rollout",), seen_index=world.index))
 
 
 CAME = NodeEventWrite(message="came")

@@ -114,6 +114,8 @@ def dump(state: State) -> dict[str, Any]:
         "evaluations": list(state.evaluations.rows.scan()),
         "open": [row.id for row in state.evaluations.rows.by("open")],
         "deployments": list(state.deployments.rows.scan()),
+        "rollouts": list(state.rollouts.rows.scan()),
+        "shares": list(state.rollouts.share_rows.scan()),
         "nodes": list(state.nodes.rows.scan()),
         "node slots": list(state.nodes.slot_rows.scan()),
         "namespaces": list(state.places.namespaces.scan()),

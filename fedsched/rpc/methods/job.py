@@ -20,6 +20,17 @@ class JobRegisterRequest(Record):
     preserve_resources: Annotated[bool, "Keep the resources of tasks that exist already."] = False
     eval_priority: Annotated[int, "Of the evaluation; 0: the job's."] = 0
     submission: Annotated[JobSubmission | None, "The text it came from, to be kept with it."] = None
+    one_region: Annotated[bool, "Of a multi-region job: register this region's own part only."] = False
+
+
+class RegionWrite(Record):
+    """What came of a write in one of several regions."""
+
+    region: str
+    eval_id: str = ""
+    job_modify_index: int = 0
+    index: int = 0
+    error: Annotated[str, "Why it was not done there; empty if it was."] = ""
 
 
 class JobWriteReply(Record):
@@ -30,12 +41,16 @@ class JobWriteReply(Record):
     job_modify_index: int = 0
     index: int = 0
     warnings: tuple[str, ...] = ()
+    rollout_id: Annotated[str, "Of a multi-region job whose regions follow one another: what to watch."] = ""
+    job_version: Annotated[int, "With `rollout_id`: the version, the same in every region."] = 0
+    regions: Annotated[tuple[RegionWrite, ...], "By region, for what was done in several at once."] = ()
 
 
 class JobDeregisterRequest(Record):
     job_id: str
     purge: Annotated[bool, "Forget it entirely instead of keeping it stopped."] = False
     eval_priority: int = 0
+    global_: Annotated[bool, "In all regions that a multi-region job lists, not in this one alone."] = False
 
 
 class JobRequest(Record):

@@ -23,6 +23,20 @@ class JobPlanRequest(Record):
     job: Job
     diff: Annotated[bool, "Also say what would differ."] = True
     policy_override: bool = False
+    one_region: Annotated[bool, "Of a multi-region job: ask this region about its own part only."] = False
+
+
+class RegionPlan(Record):
+    """What registering a multi-region job would do in one region."""
+
+    region: str
+    error: Annotated[str, "Why the region would refuse it, or could not be asked."] = ""
+    annotations: PlanAnnotations | None = None
+    failed_tg_allocs: dict[str, AllocMetric] = EMPTY
+    job_modify_index: Annotated[int, "Of the region's stored job; 0 if there is none."] = 0
+    next_periodic_launch_ns: int = 0
+    warnings: tuple[str, ...] = ()
+    diff: JobDiff | None = None
 
 
 class JobPlanReply(Record):
@@ -33,6 +47,9 @@ class JobPlanReply(Record):
     next_periodic_launch_ns: int = 0
     warnings: tuple[str, ...] = ()
     diff: Annotated[JobDiff | None, "What differs from the stored job, with what each change forces."] = None
+    regions: Annotated[
+        tuple[RegionPlan, ...], "Of a multi-region job, by region in its order; what stands above is then empty."
+    ] = ()
 
 
 class JobEvaluateRequest(Record):

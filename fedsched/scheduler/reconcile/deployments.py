@@ -1,4 +1,11 @@
-"""Deployments as the reconcilers handle them: which one counts, when one begins, when it is done."""
+"""Deployments as the reconcilers handle them: which one counts, when one begins, when it is done.
+
+The part of a region in a rollout over several is a deployment like any other with a wait at either end. It comes with
+the registration (`initializing`); the first look at it settles what it will do (`pending`), and until its region has
+its turn the job lives on as it was: nothing is placed, changed or taken away for the new version. When its own part is
+healthy it is `blocked` until all regions are. A deployment that the scheduler begins by itself for such a job, because
+somebody went back to an earlier version or scaled it here, is this region's own affair and waits for nobody.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +27,11 @@ SUCCESSFUL: Final = "Deployment completed successfully"
 RUNNING: Final = "Deployment is running"
 NEEDS_PROMOTION: Final = "Deployment is running but requires manual promotion"
 PROMOTES_ITSELF: Final = "Deployment is running pending automatic promotion"
-INITIALIZING: Final = "Deployment initializing but not started by a multiregion deployment yet"
+PENDING: Final = "Deployment is pending, waiting for its turn among the regions"
 WAITS_FOR_PEERS: Final = "Deployment is complete but waiting for peer region"
 
-_PAUSED: Final = frozenset({DeploymentStatus.PAUSED, DeploymentStatus.PENDING, DeploymentStatus.INITIALIZING})
+_WAITING: Final = frozenset({DeploymentStatus.PENDING, DeploymentStatus.INITIALIZING})
+_PAUSED: Final = _WAITING | {DeploymentStatus.PAUSED}
 
 Deployments = Callable[[], Iterable[Deployment]]
 """All deployments known of the job; asked only while canaries wait for their promotion."""
@@ -39,6 +47,11 @@ class Standing(NamedTuple):
     @property
     def is_paused(self) -> bool:
         return self.current is not None and self.current.status in _PAUSED
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the region has not had its turn yet: the job lives on as it was before."""
+        return self.current is not None and self.current.status in _WAITING
 
     @property
     def is_failed(self) -> bool:
@@ -116,7 +129,10 @@ class Draft:
             return None
         current = self.standing.current
         if current is not None:
-            return replace(current, task_groups={**current.task_groups, **self._added})
+            joined = replace(current, task_groups={**current.task_groups, **self._added})
+            if current.status is DeploymentStatus.INITIALIZING:
+                return replace(joined, status=DeploymentStatus.PENDING, status_description=PENDING)
+            return joined
         return self._described(self._fresh(now_ns))
 
     def _fresh(self, now_ns: int) -> Deployment:
@@ -129,7 +145,6 @@ class Draft:
             job_modify_index=job.modify_index,
             job_spec_modify_index=job.job_modify_index,
             job_create_index=job.create_index,
-            is_multiregion=job.multiregion is not None,
             task_groups=dict(self._added),
             eval_priority=self._evaluation.priority,
             create_time_ns=now_ns,
@@ -138,8 +153,6 @@ class Draft:
 
     def _described(self, deployment: Deployment) -> Deployment:
         """Say what the deployment waits for."""
-        if deployment.is_multiregion and self._job.periodic is None and self._job.parameterized_job is None:
-            return replace(deployment, status=DeploymentStatus.INITIALIZING, status_description=INITIALIZING)
         words = RUNNING
         if deployment.requires_promotion:
             with_canaries = [state for state in deployment.task_groups.values() if state.desired_canaries]
@@ -147,9 +160,15 @@ class Draft:
         return replace(deployment, status_description=words)
 
     def completion(self, are_done: bool, now_ns: int) -> DeploymentStatusUpdate | None:
-        """The end of the current deployment, if there is nothing left to do for any group."""
+        """What comes next for the current deployment: its turn, or its end if nothing is left to do for any group."""
         current = self.standing.current
-        if current is None or not are_done or current.status is not DeploymentStatus.RUNNING:
+        if self._added or current is None:
+            return None
+        if current.status is DeploymentStatus.INITIALIZING:
+            return _update(current, DeploymentStatus.PENDING, PENDING, now_ns)
+        # Without a group to watch over, nobody would come back and see that it is done: planning is all there is.
+        is_unwatched = current.is_multiregion and not current.task_groups
+        if not (are_done or is_unwatched) or current.status is not DeploymentStatus.RUNNING:
             return None
         if not all(is_healthy_enough(state) for state in current.task_groups.values()):
             return None

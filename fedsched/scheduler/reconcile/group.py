@@ -99,10 +99,13 @@ class _Work(Sorting):
             updates.ignored.extend(coming)
             updates = updates._replace(in_place=[held for held in updates.in_place if held not in coming])
         self.tally.ignore += len(updates.ignored) + len(self.untainted) - len(asked)
-        self.tally.in_place_update += len(updates.in_place)
-        self.wanted.in_place = updates.in_place
         if not self.is_known:
             self._expect(len(updates.destructive) + len(updates.in_place))
+        if self.standing.is_waiting:
+            self.tally.ignore += len(updates.in_place)
+            return updates
+        self.tally.in_place_update += len(updates.in_place)
+        self.wanted.in_place = updates.in_place
         return updates
 
     def _expect(self, more: int) -> None:
@@ -169,6 +172,8 @@ class _Work(Sorting):
 
     def _older(self, held: Held) -> OlderVersion:
         """The version to replace it from."""
+        if self.standing.is_waiting:  # what runs goes on as it is
+            return OlderVersion(held.origin.job_version, "")
         if not self.is_canarying or held.is_canary:
             return OlderVersion(None)
         return version_before_canaries(self.scene.job, held, self.scene.deployments, self.scene.job_at)

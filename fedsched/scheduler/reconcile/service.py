@@ -67,7 +67,8 @@ def reconcile_in_pieces(ground: Ground) -> Pieces[Wanted]:
         wanted.groups[group.name] = outcome.wanted
         are_done = are_done and outcome.is_done
     for name, where in by_group.items():
-        wanted.groups[name] = stop_all(roster, name, where, taint)
+        if not now.is_waiting:  # else a group that is not wanted any more stays until it is this region's turn
+            wanted.groups[name] = stop_all(roster, name, where, taint)
     finish(wanted, draft, are_done, ground.now_ns)
     wanted.dropped_evaluations = list(dict.fromkeys(scene.dropped_evaluations))
     if _has_left_failures(ground, wanted):
@@ -121,7 +122,7 @@ def _scene(ground: Ground, job: Job, taint: Taints, draft: Draft) -> Scene:
 def finish(wanted: Wanted, draft: Draft, are_done: bool, now_ns: int) -> None:
     """Write down what the groups made of the deployment."""
     wanted.deployment = draft.changed(now_ns)
-    completion = draft.completion(are_done and wanted.deployment is None, now_ns)
+    completion = draft.completion(are_done, now_ns)
     if completion is not None:
         wanted.deployment_updates.append(completion)
 

@@ -300,6 +300,8 @@ class Sorting:
             for held in self.untainted
             if held not in canaries and (wants_none or (held not in self.cut and held.client != UNKNOWN))
         ]
+        if self.standing.is_waiting:
+            return
         chosen = surplus(stayers, self.migrating, self.canaries, self.group.count, is_canarying=self.is_canarying)
         gone = set(chosen)
         for held in by_name(chosen):

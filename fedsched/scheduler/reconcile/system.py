@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedsched.model.alloc import ClientStatus
-from fedsched.model.deployment import DeploymentState, DeploymentStatus
+from fedsched.model.deployment import DeploymentState
 from fedsched.model.evaluation import Trigger
 from fedsched.model.group import TaskGroup
 from fedsched.model.job import Job, JobType
@@ -39,8 +39,6 @@ from fedsched.scheduler.reconcile.wanted import (
     Stop,
     Wanted,
 )
-
-_WAITING: Final = (DeploymentStatus.PENDING, DeploymentStatus.INITIALIZING)
 
 
 class NodeField(NamedTuple):
@@ -127,7 +125,8 @@ def reconcile_system(ground: Ground, nodes: NodeField) -> Wanted:
         are_done = work.run() and are_done
         wanted.groups[group.name] = work.wanted
     for name, where in by_group.items():
-        wanted.groups[name] = stop_all(roster, name, where, taint)
+        if not now.is_waiting:
+            wanted.groups[name] = stop_all(roster, name, where, taint)
     finish(wanted, scene.draft, are_done, ground.now_ns)
     wanted.dropped_evaluations = list(dict.fromkeys(scene.dropped))
     return wanted
@@ -189,8 +188,11 @@ class _GroupWork:
     def run(self) -> bool:
         changed = self._go_through_live()
         updates = self._split(changed)
-        self.wanted.in_place = updates.in_place
-        self.tally.in_place_update += len(updates.in_place)
+        if self.standing.is_waiting:
+            self.tally.ignore += len(updates.in_place)
+        else:
+            self.wanted.in_place = updates.in_place
+            self.tally.in_place_update += len(updates.in_place)
         self.tally.ignore += len(updates.ignored)
         left = self._place_missing()
         self._update(updates)
@@ -291,9 +293,9 @@ class _GroupWork:
 
     def _place_missing(self) -> int:
         """Fill places on nodes that qualify; gives how many of those are on nodes that can run the group."""
-        current = self.standing.current
-        if current is not None and current.status in _WAITING:
+        if self.standing.is_waiting:
             return 0
+        current = self.standing.current
         count = self.group.count
         missing = np.repeat(self.scene.candidates, count) & ~self.covered
         over = self._over()

@@ -19,6 +19,7 @@ from fedsched.model.errors import BadRequest, NotFound
 from fedsched.model.evaluation import Evaluation, EvaluationStatus, Trigger
 from fedsched.model.ids import uuid_bytes, uuid_text
 from fedsched.model.job import Job
+from fedsched.model.rollout import RolloutStep
 from fedsched.state.columns import Rows, Slots, picked
 from fedsched.state.fields import Command
 from fedsched.state.store import State
@@ -41,6 +42,8 @@ BY_REQUEST: Final = "failed: an operator ended it"
 HEALTH_SET: Final = "failed: an operator called an allocation unhealthy"
 ON_HOLD: Final = "paused by an operator"
 GOES_ON: Final = "Deployment is running"
+UNBLOCKED: Final = "Deployment is unblocked"
+SUCCESSFUL: Final = "Deployment completed successfully"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,16 @@ class SetHealth:
     failure: FailDeployment | None = None
 
 
-DeploymentEffect = Continue | PromoteDeployment | FailDeployment | SetPaused | SetHealth
+@dataclass(frozen=True, slots=True)
+class MoveOn:
+    """One of several regions has what it waited for: it is let go on, and then it is done."""
+
+    deployment_id: str
+    is_done: bool
+    evaluation: Evaluation | None = None
+
+
+DeploymentEffect = Continue | PromoteDeployment | FailDeployment | SetPaused | SetHealth | MoveOn
 
 
 def command_of(effect: DeploymentEffect) -> Command:
@@ -111,6 +123,14 @@ def command_of(effect: DeploymentEffect) -> Command:
                 revert=_registration(effect),
                 evaluations=(evaluation_write(effect.evaluation),),
             )
+        case MoveOn(deployment_id, is_done, follow_up):
+            moved = DeploymentStatusWrite(
+                id=deployment_id,
+                status="successful" if is_done else "unblocking",
+                description=SUCCESSFUL if is_done else UNBLOCKED,
+            )
+            follow_ups = (evaluation_write(follow_up),) if follow_up is not None else ()
+            return DeploymentStatusUpdate(updates=(moved,), evaluations=follow_ups)
         case SetPaused(deployment_id, is_paused, pause_evaluation):
             status = DeploymentStatusWrite(
                 id=deployment_id,
@@ -200,6 +220,12 @@ def own_allocs(state: State, row: DeploymentRow) -> Own:
     return Own(slots[mine], picked(rows, mine), groups)
 
 
+def is_let_go(state: State, row: DeploymentRow) -> bool:
+    """Whether a deployment that is blocked was told that all regions are healthy."""
+    share = state.rollouts.share_row(row.namespace, row.job_id)
+    return share is not None and share.deployment_id == row.id and share.step == RolloutStep.UNBLOCK.value
+
+
 def may_promote_itself(state: State, progress: Mapping[str, GroupProgress]) -> bool:
     """Whether every group with canaries wants it, and exactly as many as wanted are placed and healthy."""
     waiting = [one for one in progress.values() if one.desired_canaries > 0]
@@ -254,6 +280,8 @@ def failure_of(
     why: str,
     now_ns: int,
     new_id: Callable[[], str],
+    *,
+    must_revert: bool = False,
 ) -> FailDeployment:
     """The end of a deployment because of these groups; if one of them wants it, the job goes back to what worked.
 
@@ -261,7 +289,7 @@ def failure_of(
     """
     evaluation = evaluation_for(state, row, job, now_ns, new_id)
     progress = row.progress()
-    if not any(progress[name].auto_revert for name in groups if name in progress):
+    if not must_revert and not any(progress[name].auto_revert for name in groups if name in progress):
         return FailDeployment(row.id, why, evaluation)
     stable = next((one for one in state.jobs.versions(row.namespace, row.job_id) if one.stable), None)
     if stable is None:

@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterable
 
 from fedsched.server.desk import Desk
 from fedsched.server.leader.core_service import CoreService, Duty
-from fedsched.server.leader.deployment_rules import DeploymentEffect, FailDeployment, PromoteDeployment, command_of
+from fedsched.server.leader.deployment_rules import (
+    DeploymentEffect,
+    FailDeployment,
+    MoveOn,
+    PromoteDeployment,
+    command_of,
+)
 from fedsched.server.leader.deployments_core import DeploymentsCore
 from fedsched.state.changes import Changes
 from fedsched.state.fields import Command
@@ -46,5 +52,7 @@ class _Duty:
                 self._log.info("deployment_failed", deployment=deployment_id, why=description)
             case PromoteDeployment(deployment_id):
                 self._log.info("deployment_promoted_itself", deployment=deployment_id)
+            case MoveOn(deployment_id, is_done):
+                self._log.info("deployment_unblocked", deployment=deployment_id, is_done=is_done)
             case _:
                 pass

@@ -26,11 +26,13 @@ from fedsched.server.leader.deployment_rules import (
     Continue,
     DeploymentEffect,
     FailDeployment,
+    MoveOn,
     Own,
     PromoteDeployment,
     evaluation_for,
     failure_of,
     is_group_fine,
+    is_let_go,
     latest_evaluation_index,
     may_promote_itself,
     own_allocs,
@@ -54,6 +56,8 @@ REST_NS: Final = NS // 4
 """Looking at a deployment costs with its allocations: so often at most if there are many."""
 PAUSED: Final = DeploymentStatus.PAUSED.value
 RUNNING: Final = DeploymentStatus.RUNNING.value
+BLOCKED: Final = DeploymentStatus.BLOCKED.value
+UNBLOCKING: Final = DeploymentStatus.UNBLOCKING.value
 
 
 @dataclass(slots=True)
@@ -90,6 +94,10 @@ class DeploymentsCore:
                 continue
             for key in change.keys("deployments"):
                 self._look_again(str(key[0]))
+            for namespace, job_id in change.keys("rollout_shares"):
+                row = state.deployments.active_of_job(namespace, job_id)
+                if row is not None:
+                    self._dirty.add(row.id)
             for allocs in change.allocs:
                 for job_key in allocs.jobs:
                     row = state.deployments.active_of_job(*job_key)
@@ -153,6 +161,12 @@ class DeploymentsCore:
     def _judge(
         self, state: State, row: DeploymentRow, known: _Watched, job: Job, now_ns: int, new_id: Callable[[], str]
     ) -> list[DeploymentEffect]:
+        if row.status == UNBLOCKING:
+            known.is_ending = True
+            return [MoveOn(row.id, True, evaluation_for(state, row, job, now_ns, new_id))]
+        if row.status == BLOCKED and is_let_go(state, row):
+            known.is_ending = True
+            return [MoveOn(row.id, False)]
         own = own_allocs(state, row)
         known.rest_until_ns = now_ns + REST_NS if len(own.slots) >= LARGE else 0
         bad = self._unhealthy_groups(state, row, job, own, now_ns)

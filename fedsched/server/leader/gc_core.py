@@ -31,6 +31,7 @@ from fedsched.state.tables.deployments import DeploymentRow
 from fedsched.state.tables.evaluations import EvaluationRow
 from fedsched.state.tables.job_rows import JobRow
 from fedsched.state.tables.nodes import NodeDeregister, NodeRow
+from fedsched.state.tables.rollouts import ENDED, JobPart, RolloutsReap
 
 NS: Final = 1_000_000_000
 IDS_MAX: Final = 7281
@@ -65,7 +66,7 @@ FORCED: Final = GcSettings(
 )
 """Somebody asked for it: everything that may go at all, however young."""
 
-KINDS: Final = ("job", "evaluation", "deployment", "node")
+KINDS: Final = ("job", "evaluation", "deployment", "node", "rollout")
 """In the order of a pass: a job takes its evaluations and allocations along, and lets go of deployments and nodes."""
 
 
@@ -86,7 +87,15 @@ class ReapRows:
     jobs: tuple[tuple[str, str], ...] = ()
 
 
-GcEffect = ReapNodes | ReapRows
+@dataclass(frozen=True, slots=True)
+class ReapRollouts:
+    """Rollouts and shares in them to forget, of jobs that are gone."""
+
+    rollouts: tuple[str, ...] = ()
+    shares: tuple[tuple[str, str], ...] = ()
+
+
+GcEffect = ReapNodes | ReapRows | ReapRollouts
 
 
 def command_of(effect: GcEffect, seen_index: int) -> Command:
@@ -94,6 +103,9 @@ def command_of(effect: GcEffect, seen_index: int) -> Command:
     match effect:
         case ReapNodes(ids):
             return NodeDeregister(ids=ids, seen_index=seen_index)
+        case ReapRollouts(rollouts, shares):
+            parts = tuple(JobPart(namespace=namespace, id=job_id) for namespace, job_id in shares)
+            return RolloutsReap(rollouts=rollouts, shares=parts, seen_index=seen_index)
         case ReapRows(evaluations, allocs, deployments, jobs):
             names = tuple(JobName(namespace=namespace, id=job_id) for namespace, job_id in jobs)
             return Reap(
@@ -119,6 +131,8 @@ def collect(state: State, kind: str, now_ns: int, settings: GcSettings) -> Itera
             yield from _deployments(state, now_ns, settings)
         case "node":
             yield from _nodes(state, now_ns, settings)
+        case "rollout":
+            yield from _rollouts(state, now_ns, settings)
         case _:
             raise ValueError(f"nothing of the kind {kind!r} is ever collected")
 
@@ -217,6 +231,26 @@ def _nodes(state: State, now_ns: int, settings: GcSettings) -> Iterator[GcEffect
             gone.append(row.id)
     for start in range(0, len(gone), IDS_MAX):
         yield ReapNodes(tuple(gone[start : start + IDS_MAX]))
+
+
+def _rollouts(state: State, now_ns: int, settings: GcSettings) -> Iterator[GcEffect | None]:
+    """What is known of rollouts of jobs that are gone here. Of other jobs the newest record stays, and the share."""
+    cutoff = _cutoff(now_ns, settings.job_s)
+    records: list[str] = []
+    for at, row in enumerate(state.rollouts.rows.scan()):
+        if at % BREATH_ROWS == BREATH_ROWS - 1:
+            yield None
+        if row.is_over and row.modify_time_ns <= cutoff and state.jobs.row(row.namespace, row.job_id) is None:
+            records.append(row.id)
+    shares: list[tuple[str, str]] = []
+    for at, share in enumerate(state.rollouts.share_rows.scan()):
+        if at % BREATH_ROWS == BREATH_ROWS - 1:
+            yield None
+        is_old = share.status in ENDED and share.modify_time_ns <= cutoff
+        if is_old and state.jobs.row(share.namespace, share.job_id) is None:
+            shares.append((share.namespace, share.job_id))
+    for start in range(0, max(len(records), len(shares)), JOBS_MAX):
+        yield ReapRollouts(tuple(records[start : start + JOBS_MAX]), tuple(shares[start : start + JOBS_MAX]))
 
 
 def is_job_collectible(row: JobRow, cutoff_ns: int) -> bool:

@@ -26,6 +26,7 @@ from fedsched.state.tables.evaluations import EvaluationWrite, store_evaluations
 from fedsched.state.tables.job_stability import mark_stable
 from fedsched.state.tables.job_status import refresh_status
 from fedsched.state.tables.jobs import JobRegister, apply_register
+from fedsched.state.tables.rollouts import follow_deployment
 
 if TYPE_CHECKING:
     from fedsched.state.transaction import Transaction
@@ -164,6 +165,7 @@ def store_statuses(tx: Transaction, updates: Iterable[DeploymentStatusWrite]) ->
             modify_time_ns=tx.time_ns,
         )
         tx.put(table, changed)
+        follow_deployment(tx, changed)
         if PAUSED in (row.status, update.status) and row.status != update.status:
             change_groups(tx, row.id, {name: lambda one: _deadline_reset(tx, one) for name in row.progress()})
         if update.status == SUCCESSFUL:

@@ -20,6 +20,7 @@ from fedsched.state.table import Key, Row, Table, TableReader
 from fedsched.state.tables.deployment_groups import GroupProgress, kept, pack_groups, pack_states, unpack_groups
 from fedsched.state.tables.job_stability import mark_stable
 from fedsched.state.tables.job_status import refresh_status
+from fedsched.state.tables.rollouts import follow_deployment
 
 if TYPE_CHECKING:
     from fedsched.state.transaction import Transaction
@@ -72,6 +73,8 @@ class DeploymentRow(Row):
         return structs.replace(
             whole,
             task_groups={name: one.state() for name, one in progress.items()} if progress else whole.task_groups,
+            job_create_index=self.job_create_index or whole.job_create_index,
+            job_version=self.job_version or whole.job_version,
             status=DeploymentStatus(self.status),
             status_description=self.status_description,
             create_index=self.create_index,
@@ -197,6 +200,7 @@ def store_deployments(tx: Transaction, items: tuple[DeploymentWrite, ...]) -> No
         if known is not None:
             row = structs.replace(row, create_time_ns=known.create_time_ns, groups=_merged(item.groups, known))
         tx.put(table, row)
+        follow_deployment(tx, row)
         if row.status == SUCCESSFUL and (known is None or known.status != SUCCESSFUL):
             mark_stable(tx, row.namespace, row.job_id, row.job_create_index, row.job_version)
     for namespace, job_id in sorted({(item.namespace, item.job_id) for item in items}):

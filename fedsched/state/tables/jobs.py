@@ -382,11 +382,22 @@ def _check_index(command: JobRegister, row: JobRow | None) -> str:
     return ""
 
 
-def _new_version(tx: Transaction, command: JobRegister, row: JobRow | None) -> JobRow:
+def register_at(tx: Transaction, command: JobRegister, version: int) -> JobRow:
+    """Store a job under a version that several regions have agreed on, also if nothing differs from the one before.
+
+    The version must be above the one that is known.
+    """
+    row = _new_version(tx, command, tx.store.jobs.row(command.namespace, command.id), version)
+    refresh_status(tx, row.namespace, row.id)
+    return row
+
+
+def _new_version(tx: Transaction, command: JobRegister, row: JobRow | None, number: int | None = None) -> JobRow:
+    following = row.version + 1 if row else 0
     new = JobRow(
         namespace=command.namespace,
         id=command.id,
-        version=row.version + 1 if row else 0,
+        version=following if number is None else number,
         type=command.type,
         status=row.status if row else JobStatus.PENDING.value,
         priority=command.priority,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fedsched.model.deployment import DeploymentState
+from fedsched.model.deployment import Deployment, DeploymentState
 from fedsched.model.job import Job, Multiregion
 from fedsched.model.policies import UpdateStrategy
 from fedsched.scheduler.reconcile.held import Taint
@@ -161,11 +161,82 @@ class TestBeginning:
         assert deployment is not None
         assert deployment.status_description == words
 
-    def test_one_of_several_regions_waits_to_be_started(self) -> None:
+    def test_one_that_a_region_begins_by_itself_waits_for_no_other_region(self) -> None:
         deployment = run(replace(a_service(1), multiregion=Multiregion())).deployment
 
         assert deployment is not None
-        assert (deployment.status, deployment.is_multiregion) == ("initializing", True)
+        assert (deployment.status, deployment.is_multiregion) == ("running", False)
+
+
+class TestTurns:
+    """A region's part in a rollout: what comes before its turn and after it."""
+
+    def part(self, job: Job, status: str, **state: Any) -> Deployment:
+        groups = {"group": DeploymentState(**state)} if state else {}
+        return replace(deploying(job, status=status), is_multiregion=True, task_groups=groups)
+
+    def test_the_first_look_settles_what_it_will_do_and_places_nothing(self) -> None:
+        job = a_service(3)
+
+        wanted = run(job, deployment=self.part(job, "initializing"))
+
+        assert wanted.deployment is not None
+        assert wanted.deployment.status == "pending"
+        assert wanted.deployment.task_groups["group"].desired_total == 3
+        assert places(wanted.groups["group"]) == []
+
+    def test_it_is_pending_also_if_there_will_be_nothing_to_do(self) -> None:
+        job = a_service(0)
+
+        (update,) = run(job, deployment=self.part(job, "initializing")).deployment_updates
+
+        assert update.status == "pending"
+
+    @pytest.mark.parametrize("status", ["initializing", "pending"])
+    def test_before_its_turn_the_old_version_is_left_alone(self, status: str) -> None:
+        old = a_service(4)
+        new = edited(old, count=2)
+
+        wanted = run(new, allocs(old, 4), deployment=self.part(new, status))
+
+        group = wanted.groups["group"]
+        assert group.stops == []
+        assert group.in_place == []
+        assert group.destructive == []
+        assert places(group) == []
+
+    def test_before_its_turn_a_group_that_goes_stays(self) -> None:
+        old = a_service(2)
+        new = replace(changed(old), task_groups=(a_group("other", count=1),))
+
+        wanted = run(new, allocs(old, 2), deployment=self.part(new, "pending", desired_total=1))
+
+        assert "group" not in wanted.groups
+
+    def test_before_its_turn_a_lost_allocation_is_replaced_as_it_was(self) -> None:
+        old = a_service(2)
+        new = changed(old)
+        records = [alloc(0, old), alloc(1, old, node=1)]
+
+        wanted = run(new, records, tainted={1: Taint.DOWN}, deployment=self.part(new, "pending", desired_total=2))
+
+        (single,) = wanted.groups["group"].special
+        assert (single.name_index, single.job_version) == (1, old.version)
+
+    def test_in_its_turn_it_is_like_any_other(self) -> None:
+        job = a_service(2)
+
+        wanted = run(job, deployment=self.part(job, "running", desired_total=2))
+
+        assert places(wanted.groups["group"]) == [0, 1]
+
+    def test_with_nothing_to_watch_over_planning_is_all_there_is(self) -> None:
+        job = a_service(2, update=UpdateStrategy(max_parallel=0))
+
+        wanted = run(job, deployment=self.part(job, "running"))
+
+        assert places(wanted.groups["group"]) == [0, 1]
+        assert [update.status for update in wanted.deployment_updates] == ["blocked"]
 
 
 class TestCanaries:

@@ -395,11 +395,11 @@ def test_tokens_go_when_they_have_expired() -> None:
     assert not is_one_time_token_collectible(START_NS + 1, START_NS)
 
 
-def test_a_forced_pass_takes_everything_that_may_go_however_young_jobs_first_and_nodes_last() -> None:
+def test_a_forced_pass_takes_everything_that_may_go_however_young_jobs_first() -> None:
     region = dead()
     region.node_status(1, NodeStatus.DOWN)
     region.deployment(region.store.jobs.get("default", "web"), {}, status=DeploymentStatus.FAILED)  # type: ignore[arg-type]
-    assert KINDS == ("job", "evaluation", "deployment", "node")
+    assert KINDS == ("job", "evaluation", "deployment", "node", "rollout")
 
     a_pass(region, FORCED)
 
