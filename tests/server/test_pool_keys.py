@@ -25,6 +25,7 @@ from fedsched.rpc.methods.gossip import (
 )
 from fedsched.server.settings import GossipOptions
 from tests.server.region import Member, Region, run_region, until
+from tests.server.test_reconciling import QUICK
 from tests.server.test_wan import register, run_federation
 
 OLD, NEW = bytes(range(32)), bytes(range(100, 132))
@@ -174,7 +175,7 @@ def test_who_was_away_while_keys_were_changed_gets_the_new_one_during_the_grace(
 
         await until("it has the new key", lambda: keys_of(back)[0] == NEW, within_s=15)
 
-    run_federation(tmp_path, story, keys=(OLD,))
+    run_federation(tmp_path, story, keys=(OLD,), profile=QUICK)
 
 
 def test_a_rotation_that_waits_gives_way_to_a_later_one_begun_elsewhere(tmp_path: Path) -> None:
