@@ -66,6 +66,8 @@ DATAGRAM_MAX: Final = 65_536
 HEAD_BYTES: Final = 4
 KEEP_S: Final = 10.0
 """How often what is known of others is written down, if it changed."""
+MAYBE_AFTER_S: Final = 2.0
+"""Places that nobody called gossip come last: servers that greet one another there tell each other the right ones."""
 PAUSE_S: Final = 0.02
 """After a failed receive: a network that is down must not keep the processor busy."""
 FILE: Final = "gossip.snapshot"
@@ -129,6 +131,8 @@ class GossipRunner:
         self._next_stream = 0
         self._joins: dict[int, tuple[trio.Event, list[JoinEnded]]] = {}
         self._next_join = 0
+        self._is_refused = False
+        """Our name is another server's, as the last that we asked said."""
         self._kept_at = -KEEP_S
         self._has_news = False
         self._is_gone = trio.Event()
@@ -198,7 +202,11 @@ class GossipRunner:
             was_in=any(address != self.address for address in remembered),
             reclaim_s=settings.profile.reclaim_s,
         )
+        if not settings.join and not remembered:
+            await trio.sleep(MAYBE_AFTER_S)
         while True:
+            if self.core.members.up > 1 and not self._is_refused:
+                seeking.met()
             whom = seeking.whom(await self._places(), self.members)
             if remembered and self.core.members.up <= 1:
                 whom = tuple(dict.fromkeys((*(whom or ()), *remembered)))
@@ -206,7 +214,8 @@ class GossipRunner:
                 verdict: Pause | GiveUp = seeking.rested()
             else:
                 ended = await self._join(whom)
-                verdict = seeking.asked(ended.reached, ended.taken, trio.current_time())
+                is_alone = self.core.members.up <= 1
+                verdict = seeking.asked(ended.reached, ended.taken, trio.current_time(), is_alone=is_alone)
             if isinstance(verdict, GiveUp):
                 raise verdict.why
             await trio.sleep(verdict.seconds)
@@ -302,6 +311,7 @@ class GossipRunner:
                 self._log.warn("gossip_warning", code=code, about=about)
             case JoinEnded(reached, op, taken):
                 self._log.info("gossip_joined", reached=reached, refused=taken is not None)
+                self._is_refused = taken is not None and not reached
                 if op in self._joins:
                     self._joins[op][1].append(effect)
                     self._joins[op][0].set()

@@ -71,13 +71,18 @@ class Seeking:
             return None
         return _flat(missing)
 
+    def met(self) -> None:
+        """Others found us, and let us in."""
+        self._is_in = self._has_tried = True
+
     def rested(self) -> Pause:
         """Nobody had to be asked."""
         self._has_tried, self._wait_s = True, FIRST_S
         return Pause(AGAIN_S)
 
-    def asked(self, reached: int, taken: NameTaken | None, now: float) -> Pause | GiveUp:
-        """So many let us in; `taken` if our name is somebody else's."""
+    def asked(self, reached: int, taken: NameTaken | None, now: float, *, is_alone: bool = True) -> Pause | GiveUp:
+        """So many let us in; `taken` if our name is somebody else's. `is_alone`: we know of no member that is up, so
+        nobody can have found us either."""
         self._has_tried = True
         if reached:
             self._is_in, self._refused_since, self._attempts = True, None, 0
@@ -87,7 +92,7 @@ class Seeking:
             since = self._refused_since = now if self._refused_since is None else self._refused_since
             if now - since >= self._grace_s:
                 return GiveUp(name_taken(taken))
-        if self._retry_max and self._attempts >= self._retry_max and not self._is_in:
+        if self._retry_max and self._attempts >= self._retry_max and is_alone and not self._is_in:
             return GiveUp(
                 Unavailable(
                     f"no member of the gossip pool answered in {self._attempts} attempts",

@@ -92,7 +92,6 @@ class PoolKeys:
         self._turn = trio.Lock()
         self._nursery: trio.Nursery | None = None
         self._removal: trio.CancelScope | None = None
-        self._removal_due = 0.0
         self._came_back = trio.Event()
 
     async def run(self) -> None:
@@ -180,11 +179,12 @@ class PoolKeys:
             rounds.append(await self._use(name))
             if rounds[1].failures:
                 raise self._cut_short(rounds[1], name, "members that were reached seal with it; all can read it")
+            former = await self._all_but(name)
             if not request.grace_s:
-                rounds += await self._remove_all_but(name)
-            else:
-                self._begin_removal(key, request.grace_s)
-            removal_in_s = request.grace_s or None
+                rounds += [await self._remove(one) for one in former]
+            elif former:
+                self._begin_removal(key, frozenset(former), request.grace_s)
+            removal_in_s = request.grace_s if request.grace_s and former else None
             return self._reply(rounds, await self._round(KeyOrder(operation="list")), name, removal_in_s)
 
     def _cut_short(self, last: Round, name: str, state: str) -> Conflict:
@@ -216,52 +216,60 @@ class PoolKeys:
             raise BadKey(f"no member has a key {name!r}", hint="`fedsched operator gossip keyring list` shows them")
         return await self._round(KeyOrder(operation="remove", fingerprint=name), name)
 
-    async def _remove_all_but(self, name: str) -> list[Round]:
+    async def _all_but(self, name: str) -> list[str]:
         seen = await self._round(KeyOrder(operation="list"))
-        former = sorted({one for ring in seen.rings.values() for one in ring} - {name})
-        return [await self._remove(one) for one in former]
+        return sorted({one for ring in seen.rings.values() for one in ring} - {name})
 
     # ---- the removal that waits -----------------------------------------------------------------------------
 
-    def _begin_removal(self, key: bytes, grace_s: float) -> None:
+    def _begin_removal(self, key: bytes, former: frozenset[str], grace_s: float) -> None:
         nursery = self._nursery
         if nursery is None:
             raise Unavailable("this server is stopping")
-        self._removal, self._removal_due = trio.CancelScope(), trio.current_time() + grace_s
-        nursery.start_soon(self._removal_child, key, self._removal, self._removal_due)
+        self._removal = trio.CancelScope()
+        nursery.start_soon(self._removal_child, key, former, self._removal, trio.current_time() + grace_s)
 
     def _call_off_removal(self) -> None:
         if self._removal is not None:
             self._removal.cancel("another rotation begins")
             self._removal = None
 
-    async def _removal_child(self, key: bytes, scope: trio.CancelScope, due: float) -> None:
-        name = fingerprint(key)
+    async def _removal_child(self, key: bytes, former: frozenset[str], scope: trio.CancelScope, due: float) -> None:
         with scope:
             while trio.current_time() < due:
                 self._came_back = trio.Event()
                 with trio.move_on_at(min(due, trio.current_time() + LOOK_AGAIN_S)):
                     await self._came_back.wait()
-                await self._bring_up_to_date(key)
+                async with self._turn:
+                    if not await self._bring_up_to_date(key, former):
+                        self._log.info("gossip_rotation_overtaken", fingerprint=fingerprint(key))
+                        return
             async with self._turn:
-                try:
-                    rounds = await self._remove_all_but(name)
-                except FedschedError as refused:
-                    self._log.warn("gossip_keys_not_removed", why=refused.message, hint=refused.hint)
-                    return
-                failures = {member: why for one in rounds for member, why in one.failures.items()}
-                self._log.info("gossip_keys_removed", fingerprint=name, failures=_named(failures) if failures else "")
+                for name in sorted(former):
+                    await self._remove_late(name)
 
-    async def _bring_up_to_date(self, key: bytes) -> None:
-        """Give the new key to members that were away when it was installed."""
+    async def _remove_late(self, name: str) -> None:
+        try:
+            done = await self._remove(name)
+        except FedschedError as refused:
+            self._log.warn("gossip_key_not_removed", fingerprint=name, why=refused.message)
+        else:
+            failures = _named(done.failures) if done.failures else ""
+            self._log.info("gossip_key_removed", fingerprint=name, members=len(done.rings), failures=failures)
+
+    async def _bring_up_to_date(self, key: bytes, former: frozenset[str]) -> bool:
+        """Give the new key to members that were away when it was installed. False if somebody else has begun to
+        replace keys since: then that is what counts."""
         name = fingerprint(key)
-        async with self._turn:
-            seen = await self._round(KeyOrder(operation="list"))
-            behind = {member for member, ring in seen.rings.items() if not ring or ring[0] != name}
-            if behind:
-                await self._round(KeyOrder(operation="install", key=key), name, behind)
-                done = await self._round(KeyOrder(operation="use", fingerprint=name), name, behind)
-                self._log.info("gossip_key_passed_on", fingerprint=name, members=len(done.rings))
+        seen = await self._round(KeyOrder(operation="list"))
+        if any(set(ring) - former - {name} for ring in seen.rings.values()):
+            return False
+        behind = {member for member, ring in seen.rings.items() if not ring or ring[0] != name}
+        if behind:
+            await self._round(KeyOrder(operation="install", key=key), name, behind)
+            done = await self._round(KeyOrder(operation="use", fingerprint=name), name, behind)
+            self._log.info("gossip_key_passed_on", fingerprint=name, members=len(done.rings))
+        return True
 
     # ---- one round ------------------------------------------------------------------------------------------
 

@@ -82,6 +82,8 @@ def test_a_name_with_several_addresses_is_there_if_one_of_them_is() -> None:
 def test_attempts_may_be_limited_for_those_who_never_got_in() -> None:
     seeking = a_seeking(retry_max=3)
     assert [type(seeking.asked(0, None, 0.0)) for _ in range(3)] == [Pause, Pause, GiveUp]
+    found = a_seeking(retry_max=3)
+    assert [type(found.asked(0, None, 0.0, is_alone=False)) for _ in range(4)] == [Pause] * 4
     was_in = a_seeking(retry_max=3, was_in=True)
     assert [type(was_in.asked(0, None, 0.0)) for _ in range(4)] == [Pause] * 4
 

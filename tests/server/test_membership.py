@@ -437,6 +437,7 @@ def test_a_new_leader_takes_up_its_duties_in_this_order(tmp_path: Path) -> None:
             "DeploymentsService",
             "DrainService",
             "PeriodicService",
+            "RolloutsService",
             "GcService",
             "HeartbeatsService",
         ]

@@ -25,6 +25,7 @@ from fedsched.rpc.methods.gossip import (
 )
 from fedsched.server.settings import GossipOptions
 from tests.server.region import Member, Region, run_region, until
+from tests.server.test_reconciling import QUICK
 from tests.server.test_wan import register, run_federation
 
 OLD, NEW = bytes(range(32)), bytes(range(100, 132))
@@ -173,6 +174,24 @@ def test_who_was_away_while_keys_were_changed_gets_the_new_one_during_the_grace(
         back = await us.restart(away)
 
         await until("it has the new key", lambda: keys_of(back)[0] == NEW, within_s=15)
+
+    run_federation(tmp_path, story, keys=(OLD,), profile=QUICK)
+
+
+def test_a_rotation_that_waits_gives_way_to_a_later_one_begun_elsewhere(tmp_path: Path) -> None:
+    async def story(eu: Region, us: Region) -> None:
+        here, there, everybody = await eu.leader(), us.running()[0], (*eu.running(), *us.running())
+        first = await here.call(OPERATOR_KEYRING_ROTATE, KeyringRotateRequest(grace_s=3600))
+        second = await there.call(OPERATOR_KEYRING_ROTATE, KeyringRotateRequest(key=show_key(NEW), grace_s=3600))
+
+        assert here.server.wan is not None
+        here.server.wan.keys.member_came()  # what makes it look after its rotation
+        await until("it gives way", lambda: here.said("gossip_rotation_overtaken"))
+
+        assert next(one.fingerprint for one in second.keys) == fingerprint(NEW)
+        assert {keys_of(one)[0] for one in everybody} == {NEW}
+        assert {len(keys_of(one)) for one in everybody} == {3}
+        assert first.fingerprint in {fingerprint(key) for key in keys_of(here)}
 
     run_federation(tmp_path, story, keys=(OLD,))
 
