@@ -33,13 +33,17 @@ async def unless_silent(link: Link, who: str, *, is_watched: bool = True) -> Asy
     if not is_watched:
         yield
         return
+    done = trio.Event()
     async with open_plain_nursery() as nursery:
-        nursery.start_soon(_watch, link, who)
+        nursery.start_soon(_watch, link, nursery.cancel_scope)
         yield
+        done.set()
         nursery.cancel_scope.cancel("answered")
+    if not done.is_set():  # what the call itself ends with at the same moment counts more, and is not in company
+        raise LinkClosed(f"{who} fell silent")
 
 
-async def _watch(link: Link, who: str) -> None:
+async def _watch(link: Link, asking: trio.CancelScope) -> None:
     await trio.sleep(SOON_S)
     while True:
         asked = trio.current_time()
@@ -47,4 +51,5 @@ async def _watch(link: Link, who: str) -> None:
         await trio.sleep(SIGN_S)
         took_s = trio.current_time() - asked
         if link.silent_s > took_s and took_s < SIGN_S + LATE_S:
-            raise LinkClosed(f"{who} fell silent")
+            asking.cancel("silent")
+            return

@@ -1,8 +1,8 @@
 """The wires between simulated servers: real links and calls over virtual streams, inside a region and between regions.
 
 A host is a machine with an address; on it there is one server, or none. What is dialled while the host has no power or
-is cut off never answers; while only the process is gone it is refused at once. Delays are drawn per pair of hosts, so
-what happens on one wire changes nothing on another.
+is cut off never answers; while only the process is gone it is refused at once. Delays are drawn per pair of hosts, and
+apart for what has to do with other regions, so that what happens on one wire changes nothing on another.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import trio
 from fedsched.model.errors import Unavailable
 from fedsched.raft.membership import ServerInfo
 from fedsched.server.dialling import Dialer
+from fedsched.sim import trio_seed
 from fedsched.sim.streams import stream
 from fedsched.sim.virtual_net import VirtualNet
 from fedsched.wire.stream import Preamble
@@ -62,17 +63,17 @@ class Wires(VirtualNet):
         self.hosts: dict[str, Host] = {}
         self.by_address: dict[str, Host] = {}
         self._seed = seed
-        self._dice: dict[tuple[str, str], random.Random] = {}
+        self._dice: dict[tuple[str, str, str], random.Random] = {}
 
     def add(self, host: Host) -> Host:
         self.hosts[host.name] = self.by_address[host.address] = host
         return host
 
     def delay(self, sender: str, receiver: str) -> float:
-        pair = (sender, receiver)
-        dice = self._dice.get(pair)
+        wire = (sender, receiver, trio_seed.GROUP.get())
+        dice = self._dice.get(wire)
         if dice is None:
-            dice = self._dice[pair] = stream(self._seed, f"wire-{sender}-{receiver}")
+            dice = self._dice[wire] = stream(self._seed, "-".join(("wire", *wire)))
         is_near = self.hosts[sender].region == self.hosts[receiver].region
         base = self.wan.delay_s if is_near else self.wan.far_s
         delay = base * (0.5 + dice.random())

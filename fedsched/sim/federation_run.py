@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import trio
@@ -46,6 +47,8 @@ EVENTS_SHOWN: Final = 200
 ROLLOUTS: Final = 5
 """With each seed."""
 POOL_EVERY: Final = 10
+GRACE_S: Final = 10.0
+"""For servers that are a little behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +105,13 @@ class _Run:
         check_versions(federation)
         await check_hints(federation)
         for region in federation.alive:
-            if difference := Quiet(region).difference():
-                raise Broken("all agree", difference, region.region)
+            quiet = Quiet(region)
+            if not await region.becomes(partial(_agree, quiet), GRACE_S):
+                raise Broken("all agree", quiet.difference(), region.region)
+
+
+def _agree(quiet: Quiet) -> bool:
+    return not quiet.difference()
 
 
 def run_seed(

@@ -63,3 +63,22 @@ def test_an_error_of_the_call_comes_out_as_itself() -> None:
                     raise KeyError("mine")
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_call_that_fails_just_when_its_link_is_found_silent_fails_with_one_error() -> None:
+    async def main() -> None:
+        left, right = memory_pair()
+        async with open_link(left, is_opener=True) as link:
+            await right.send([frames.encode(GOOD_HELLO)])
+            await link.wait_ready()
+
+            async def fail_late() -> None:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(SOON_S + SIGN_S + 0.1)
+                raise KeyError("mine")
+
+            with pytest.raises(KeyError, match="mine"):
+                async with unless_silent(link, "us-1.us"):
+                    await fail_late()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
