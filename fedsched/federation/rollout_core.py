@@ -174,6 +174,11 @@ class RolloutCore:
         self._waiting = _Waiting()
         self._decided_ns = now_ns
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a record is on its way into the log."""
+        return self._storing is not None
+
     def begin(self, now_ns: int) -> list[Effect]:
         """Take the rollout up: new, or as a former leader left it."""
         return self._go_on(self.rollout, now_ns)

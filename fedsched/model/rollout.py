@@ -109,6 +109,7 @@ class Rollout(Record):
     revision: Annotated[int, "Counts the writes; one that does not follow its predecessor is refused."] = 0
     strategy: MultiregionStrategy = MultiregionStrategy()
     regions: Annotated[tuple[RolloutRegion, ...], "In the order in which they have their turn."] = ()
+    leaves: Annotated[tuple[str, ...], "Regions that the job was in before: stopped there once this one runs."] = ()
     status: RolloutStatus = RolloutStatus.PREPARING
     status_description: str = ""
     create_time_ns: TimeNs = 0

@@ -18,6 +18,8 @@ from fedsched.server.endpoints.job_extras import JobExtrasEndpoint
 from fedsched.server.endpoints.node import NodeEndpoint
 from fedsched.server.endpoints.operator import OperatorEndpoint
 from fedsched.server.endpoints.places import PlacesEndpoint
+from fedsched.server.endpoints.rollout import RolloutEndpoint
+from fedsched.server.endpoints.rollout_part import RolloutPartEndpoint
 from fedsched.server.endpoints.service import ServiceEndpoint
 from fedsched.server.endpoints.variable import VariableEndpoint
 from fedsched.server.endpoints.why import WhyEndpoint
@@ -28,6 +30,9 @@ from fedsched.server.leader.gc import GcService
 from fedsched.server.leader.heartbeats import HeartbeatsService
 from fedsched.server.leader.office import LeaderService
 from fedsched.server.leader.periodic import PeriodicService
+from fedsched.server.leader.rollouts import RolloutsService
+from fedsched.server.multiregion_jobs import MultiregionJobs
+from fedsched.server.region_calls import RegionCalls
 from fedsched.server.reports import Reports, Send
 from fedsched.server.served_types import Served
 from fedsched.server.uplinks import Uplinks
@@ -54,6 +59,7 @@ class Around:
         served: Served | None = None,
         schedulers: Mapping[str, MakeScheduling] = BUILT_IN,
         send_reports: Send,
+        calls: RegionCalls,
     ) -> None:
         heartbeats, updates, gc = HeartbeatsService(desk), ClientUpdatesService(desk), GcService(desk)
         self.duties = Duties(
@@ -62,12 +68,15 @@ class Around:
             dry_run=dry_run or NotYet("dry runs").dry_run,
             collect=gc.force,
         )
+        rollouts = RolloutsService(desk, calls)
+        self.multiregion = MultiregionJobs(desk, calls)
         self.uplinks = Uplinks(desk.machine, Reports(send_reports, desk.log))
         self.services: list[LeaderService] = [
             updates,
             DeploymentsService(desk),
             DrainService(desk),
             PeriodicService(desk),
+            rollouts,
             gc,
             heartbeats,
         ]
@@ -75,8 +84,10 @@ class Around:
         self.endpoints: list[Looking] = [
             NodeEndpoint(desk, self.duties, self.uplinks),
             AllocEndpoint(desk),
-            DeploymentEndpoint(desk),
-            JobExtrasEndpoint(desk, self.duties, served),
+            DeploymentEndpoint(desk, calls),
+            JobExtrasEndpoint(desk, self.duties, served, self.multiregion),
+            RolloutEndpoint(desk, rollouts, self.multiregion, calls),
+            RolloutPartEndpoint(desk, served),
             OperatorEndpoint(desk, self.duties),
             PlacesEndpoint(desk),
             ServiceEndpoint(desk),

@@ -89,13 +89,13 @@ class Forwarding:
             try:
                 async with unless_silent(caller.link, chosen.server.name, is_watched=wanted.may_repeat):
                     answer = await self._ask(caller, context, request, math.inf if is_stream else deadline)
-            except LinkClosed as error:
+            except FedschedError as error:
+                if not _is_lost(error, caller):
+                    route.answered()  # with a refusal
+                    raise
                 self._note_failure(chosen, str(error))
                 route.failed(Outcome.NO_ANSWER, str(error), trio.current_time())
                 continue
-            except FedschedError:
-                route.answered()  # with a refusal
-                raise
             except BaseException:
                 route.abandoned()
                 raise
@@ -124,6 +124,11 @@ class Forwarding:
         self._failed.labels(chosen.server.region).add()
         self.on_failure(chosen.server.name)
         self._log.info("forward_failed", server=chosen.server.name, address=chosen.server.rpc, why=why)
+
+
+def _is_lost(error: FedschedError, caller: LinkCaller) -> bool:
+    """Whether the link went before the answer came. A call that was under way hears of it as plain `Unavailable`."""
+    return isinstance(error, LinkClosed) or (error.code == Unavailable.code and caller.link.closed is not None)
 
 
 def _ignored(_: str) -> None:

@@ -28,6 +28,7 @@ from fedsched.raft.messages import SnapshotMeta, SnapshotOffer
 from fedsched.raft.runner import SLOW_DISK_S, Office, RaftRunner, RunnerSettings
 from fedsched.raft.settings import CoreSettings
 from fedsched.rpc.caller import LocalCaller
+from fedsched.rpc.context import CallMeta
 from fedsched.rpc.method import Method
 from fedsched.rpc.methods.node import NODE_REPORTS, NodeReportsReply, NodeReportsRequest
 from fedsched.rpc.methods.raft import RAFT_SNAPSHOT_CHUNKS, SnapshotChunksRequest
@@ -58,6 +59,7 @@ from fedsched.server.leader.autopilot import AutopilotService
 from fedsched.server.leader.broker import BrokerService
 from fedsched.server.leader.office import LeaderService, hold_office
 from fedsched.server.leader.plan_apply import PlanApplier
+from fedsched.server.leader.reconcile import ReconcileService
 from fedsched.server.leader.versions import VersionService
 from fedsched.server.leader.work import LeaderWork
 from fedsched.server.machine import StateMachine
@@ -66,15 +68,17 @@ from fedsched.server.node_calls import NodeCalls
 from fedsched.server.peers import PeerLinks
 from fedsched.server.proposals import Proposals
 from fedsched.server.raft_metrics import watch_raft
+from fedsched.server.region_calls import RegionCalls
 from fedsched.server.served_types import ServedTypes
 from fedsched.server.settings import GossipOptions, ServerOptions
 from fedsched.server.waits import StateWaits
-from fedsched.server.wan import Wan
+from fedsched.server.wan import Wan, place_text
 from fedsched.server.warming import warm_up
 from fedsched.server.work_source import LeaderElsewhere, OwnOffice, WorkSource
 from fedsched.server.workers import Workers
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry
+from fedsched.wire.address import split_host_port
 from fedsched.wire.limits import ByteBudget
 from fedsched.wire.stream import Preamble
 
@@ -198,7 +202,8 @@ class Server:
         options = self.options
         listeners = await _listen(options.rpc_host, options.rpc_port)
         host, port = listeners[0].socket.getsockname()[:2]
-        self.me = ServerInfo(disk.data_dir.server_id, options.name, options.advertise or f"{host}:{port}")
+        advertised = split_host_port(options.advertise, port) if options.advertise else (host, port)
+        self.me = ServerInfo(disk.data_dir.server_id, options.name, place_text(advertised))
         dialer = Dialer(options.tls, options.peer_address_overrides)
         peers = PeerLinks(dialer, server_id=self.me.id, log=self._log)
         members = Members(Self(self.me.id, self.me.name, self.me.address, options.region, options.datacenter))
@@ -216,12 +221,13 @@ class Server:
             log=self._log,
         )
         joining = Joining(options, self.me, raft=raft, peers=peers, pool=self, log=self._log)
-        autopilot = AutopilotService(raft, members, self._autopilot_settings, self._log)
+        reconcile = ReconcileService(desk, joining, lambda: self.wan, lambda: LocalCaller(self.calls, identity=SERVER))
+        autopilot = AutopilotService(raft, members, self._autopilot_settings, self._log, gone=reconcile.verdicts)
         self.feed = FleetFeed(machine)
         broker = BrokerService(desk)
         applier = PlanApplier(desk, broker, self.feed, rejections=options.rejections)
         self.work = LeaderWork(desk, broker, applier)
-        self.office_services = [autopilot, VersionService(desk), applier, broker]
+        self.office_services = [autopilot, reconcile, VersionService(desk), applier, broker]
         enabled = self._schedulers.enabled
         served = ServedTypes(desk, self._schedulers, workers=options.num_schedulers)
         dry_runs = DryRuns(lambda: self.feed.fleet, desk.proposals.now_ns, enabled)
@@ -232,10 +238,11 @@ class Server:
             served=served,
             schedulers=enabled,
             send_reports=self._send_reports,
+            calls=RegionCalls(options.region, lambda: self.directory, self._ask),
         )
         self.office_services += around.services
         self.directory = Directory(options.region)
-        jobs, evaluations = JobEndpoint(desk, served), EvaluationEndpoint(desk)
+        jobs, evaluations = JobEndpoint(desk, served, around.multiregion), EvaluationEndpoint(desk)
         endpoints: list[Endpoint] = [
             jobs,
             evaluations,
@@ -337,6 +344,10 @@ class Server:
 
     async def _send_reports(self, request: NodeReportsRequest) -> NodeReportsReply:
         reply, _ = await LocalCaller(self.calls, identity=SERVER).call(NODE_REPORTS, request)
+        return reply
+
+    async def _ask(self, method: Method[Any, Any], request: Any, meta: CallMeta) -> Any:
+        reply, _ = await LocalCaller(self.calls, identity=SERVER).call(method, request, meta)
         return reply
 
     def _work_source(self) -> WorkSource:

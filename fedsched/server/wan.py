@@ -13,7 +13,7 @@ import trio
 from fedsched import __version__
 from fedsched.codec import cbor
 from fedsched.env.env import Env
-from fedsched.federation.directory import Directory, LeaderHint
+from fedsched.federation.directory import ROLES, Directory, LeaderHint
 from fedsched.gossip.asked import MemberNews, NewsKind
 from fedsched.gossip.keyring_file import KeyStore
 from fedsched.gossip.members import Member
@@ -24,6 +24,7 @@ from fedsched.raft.membership import ServerInfo
 from fedsched.raft.runner import RaftRunner
 from fedsched.rpc.relay import hop_of
 from fedsched.server.clocks import ClockWatch
+from fedsched.server.leader.reconcile_core import Seen, Standing
 from fedsched.server.peers import PeerLinks
 from fedsched.server.pool_keys import PoolKeys
 from fedsched.server.settings import GossipOptions, ServerOptions, is_loopback_host
@@ -38,6 +39,7 @@ PAUSE_S: Final = 0.1
 AGAIN_S: Final = 5.0
 """An announcement is told a few times to members picked by chance, and may miss one; a missing hint costs a hop."""
 MEET_AGAIN_S: Final = 5.0
+FORGOTTEN_MAX: Final = 64
 MET_MAX: Final = 64
 """Servers of our own region that are looked up in gossip at once; far more than a region has."""
 HINT_LIMITS: Final = cbor.Limits(bytes_max=512, depth_max=2, nodes_max=8)
@@ -46,6 +48,14 @@ STATUS: Final = {
     State.SUSPECT: MemberStatus.ALIVE,
     State.DEAD: MemberStatus.FAILED,
     State.LEFT: MemberStatus.LEFT,
+}
+
+
+STANDING: Final = {
+    State.ALIVE: Standing.UP,
+    State.SUSPECT: Standing.UP,
+    State.DEAD: Standing.FAILED,
+    State.LEFT: Standing.LEFT,
 }
 
 
@@ -74,6 +84,8 @@ class Wan:
         self._log = log
         self._nursery: trio.Nursery | None = None
         self._met: dict[str, float] = {}
+        self._news, self._news_count = trio.Event(), 0
+        self._forgotten: dict[str, None] = {}
         settings = GossipSettings(
             name=hop_of(me.name, options.region),
             tags=_tags(options, me),
@@ -150,6 +162,25 @@ class Wan:
             self._met[address] = now
             nursery.start_soon(self.gossip.join, address)
 
+    def own_servers(self) -> tuple[Seen, ...]:
+        """The servers of this region that gossip knows, whatever has become of them."""
+        found = (server_seen(one) for one in self.gossip.members if one.region == self._region)
+        return tuple(one for one in found if one is not None)
+
+    def forgotten(self) -> frozenset[str]:
+        """Ids of servers of this region that were dropped for having been gone for long."""
+        return frozenset(self._forgotten)
+
+    @property
+    def news_count(self) -> int:
+        """How often something was heard of a member."""
+        return self._news_count
+
+    async def wait_news(self, after: int) -> None:
+        """Until something more has been heard."""
+        while self._news_count <= after:
+            await self._news.wait()
+
     async def leave(self) -> None:
         """Say farewell to all regions; returns when it has had time to get around."""
         await self.gossip.leave()
@@ -174,6 +205,10 @@ class Wan:
             self._has_news.set()
 
     def _member(self, news: MemberNews) -> None:
+        self._note_forgotten(news)
+        self._news_count += 1
+        self._news.set()
+        self._news = trio.Event()
         if news.kind in (NewsKind.LEAVE, NewsKind.REAP):
             self._directory.member_gone(news.member.name)
         else:
@@ -181,6 +216,14 @@ class Wan:
         if news.kind is NewsKind.JOIN:
             self._has_news.set()
             self.keys.member_came()
+
+    def _note_forgotten(self, news: MemberNews) -> None:
+        member = news.member
+        self._forgotten.pop(member.id, None)
+        if news.kind is NewsKind.REAP and member.region == self._region and member.id:
+            self._forgotten[member.id] = None
+            if len(self._forgotten) > FORGOTTEN_MAX:
+                del self._forgotten[next(iter(self._forgotten))]
 
     def _event(self, event: UserEvent) -> None:
         if event.name != LEADER:
@@ -213,6 +256,17 @@ def place_text(address: Address) -> str:
     """An address as people write it."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def server_seen(member: Member) -> Seen | None:
+    """A member as one that may be in the server set; None if it does not say enough of itself."""
+    tags = member.tags
+    port = tags.get("port", "")
+    if tags.get("role") not in ROLES or not member.id or not (port.isascii() and port.isdigit()):
+        return None
+    address = place_text((tags.get("rpc_addr") or member.addr[0], int(port)))
+    server = ServerInfo(member.id, member.name.removesuffix(f".{member.region}"), address)
+    return Seen(server, STANDING[member.state], member.changed_at)
 
 
 def _listed(member: Member) -> ServerMember:

@@ -106,8 +106,9 @@ def run_in_several(verb: Verb, terminal: Terminal, given: Given) -> int:
             raise one  # wrong in whatever region: said once
     answers = {name: one if isinstance(one, Answer) else _unheard(terminal, name, one) for name, one in found.items()}
     errors = [answer.error for answer in answers.values() if answer.error is not None]
-    if len(errors) == len(names) and len({error.message for error in errors}) == 1:
-        raise errors[0]  # they all say the same: no such job anywhere, or no agent to ask
+    is_same = len(errors) == len(names) and len({error.message for error in errors}) == 1
+    if is_same and not _is_for_programs(given):
+        raise errors[0]  # no such job anywhere, or no agent to ask
     _show(terminal, given, answers)
     return _code(terminal, answers)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedsched.model.errors import NotFound
+from fedsched.model.errors import Conflict
 from fedsched.model.record import to_api
 from fedsched.model.rollout import Rollout
 from fedsched.rpc.methods.rollout import (
@@ -111,7 +111,7 @@ def adopt(terminal: Terminal, given: Given) -> int:
     check_prefix(given["rollout"])
     rollout = terminal.client.call(ROLLOUT_GET, RolloutGetRequest(rollout_id=given["rollout"])).rollout
     if rollout.status.is_over:
-        raise NotFound(
+        raise Conflict(
             f'rollout "{short(rollout.id)}" is {rollout.status.value}: there is nothing left to drive',
             hint="`fedsched operator rollout list -active` lists those that are not over",
         )

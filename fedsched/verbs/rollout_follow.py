@@ -64,8 +64,9 @@ class _Watch:
         """Of each region's last answer."""
         self._former: set[str] = set()
         """Regions that say they drive it no more; copies may name them for a while."""
-        self._asked = ""
         self._error: FedschedError | None = None
+        self.note = ""
+        """What to know about the last answer; empty if it is that of the region that drives the rollout."""
 
     def look(self, wait_s: float) -> Rollout:
         """The rollout as soon as it is another than it was; after so long as it is."""
@@ -76,7 +77,8 @@ class _Watch:
                     continue
                 if rollout.owner not in (region, *self._former):
                     self._ask_first(rollout.owner, instead_of=region)
-                self._asked = region
+                else:
+                    self.note = ""
                 return rollout
             self._terminal.client.wait(1.0)
         error = self._error
@@ -86,13 +88,11 @@ class _Watch:
         )
 
     def _ask_first(self, owner: str, *, instead_of: str) -> None:
-        """The next question goes to whoever drives it. If this one did and it did not answer, that is told, once."""
-        if self._regions[0] == owner and self._asked != instead_of:
-            why = f": {self._error.message}" if self._error is not None else ""
-            say_with_time(
-                self._terminal,
-                f'Region "{owner}" drives the rollout and does not answer{why};'
-                f' this is what "{instead_of}" last heard of it',
+        """The next question goes to whoever drives it; if this one did and it was not answered, there is a note."""
+        if self._regions[0] == owner:
+            why = f" ({self._error.message})" if self._error is not None else ""
+            self.note = (
+                f'Region "{owner}", which drives it, does not answer{why}; this is what "{instead_of}" last heard'
             )
         self._regions = [owner, *(one for one in self._regions if one != owner)]
 
@@ -123,9 +123,12 @@ class _Watch:
 def _told(terminal: Terminal, watch: _Watch) -> Rollout:
     """Follow it with one line per change."""
     known: dict[str, str] = {}
-    status = ""
+    status = note = ""
     while True:
         rollout = watch.look(WAIT_S)
+        if watch.note and watch.note != note:
+            say_with_time(terminal, watch.note)
+        note = watch.note
         for one in rollout.regions:
             words = region_words(one)
             if known.get(one.name) != words:
@@ -146,7 +149,7 @@ def _drawn(terminal: Terminal, watch: _Watch, verbose: bool) -> Rollout:
         if _is_at_rest(rollout):
             block.clear()
             return rollout
-        lines = region_table(rollout, verbose=verbose).splitlines()
+        lines = region_table(rollout, verbose=verbose).splitlines() + ([watch.note] if watch.note else [])
         head = f"  {block.spinner()} Rollout is {rollout.status.value}; driven by region {rollout.owner}\n\n"
         block.draw(head + "".join(f"    {line}\n" for line in lines))
 

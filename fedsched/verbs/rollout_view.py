@@ -109,7 +109,7 @@ def region_words(one: RolloutRegion) -> str:
         words = "skipped, it could not be reached"
     elif one.is_unsure:
         words += " as far as is known"
-    return f"{words}: {one.error}" if one.error else words
+    return f"{words}: {one.error.removeprefix(f'{words}: ')}" if one.error else words
 
 
 def _row(one: RolloutRegion, *, verbose: bool) -> tuple[Any, ...]:

@@ -143,6 +143,13 @@ def test_programs_get_the_errors_even_if_nobody_answers() -> None:
     assert seen.code == 1
 
 
+def test_programs_get_an_entry_per_region_even_if_all_say_the_same() -> None:
+    seen = run("job status -json -region eu,us nowhere")
+
+    assert [one["Error"]["Code"] for one in json.loads(seen.out).values()] == ["not_found", "not_found"]
+    assert (seen.code, seen.err) == (1, "")
+
+
 def test_a_template_formats_what_json_prints() -> None:
     seen = run("job status -region eu,us -t '{{range .}}{{range .Answer}}{{.ID}} {{end}}{{end}}'")
 

@@ -122,8 +122,19 @@ def test_each_question_waits_at_the_region_that_drives_the_rollout() -> None:
 def test_while_the_driving_region_is_silent_the_others_are_asked_and_that_is_said_once() -> None:
     seen = submit(views(by_region={"eu": [GOES_ON, None, None, DONE], "us": [GOES_ON]}))
 
-    assert seen.out.count("Region \"eu\" drives the rollout and does not answer: No path to region 'eu'") == 1
+    note = """Region "eu", which drives it, does not answer (No path to region 'eu'); this is what "us" last heard\n"""
+    assert seen.out.count(note) == 1
     assert seen.code == 0
+
+
+def test_on_a_screen_the_silence_of_the_driving_region_is_a_part_of_the_picture() -> None:
+    get = views(by_region={"eu": [GOES_ON, None, DONE], "us": [GOES_ON]})
+
+    seen = submit(get, line="job run -no-color -", screen=True)
+
+    pictures = [text for text in seen.out.split("\x1b[J") if "Rollout is running" in text]
+    assert ["does not answer" in picture for picture in pictures] == [False, True]
+    assert seen.out.index("\x1b[5A") < seen.out.index("\x1b[7A")
 
 
 def test_another_region_that_takes_over_is_followed() -> None:
@@ -155,6 +166,13 @@ def test_a_rollout_that_does_not_end_well_exits_with_1(end: Rollout) -> None:
     assert f'  [!!] Rollout "0f0f0f0f" {end.status.value}\n' in seen.out
     assert ("deployment unblock" in seen.out) is (end is BLOCKED)
     assert seen.code == 1
+
+
+def test_why_a_region_failed_is_said_once() -> None:
+    failed = replace(GOES_ON.regions[0], status=S.FAILED, error="failed: no progress before its deadline")
+    end = replace(GOES_ON, status=RolloutStatus.FAILED, regions=(failed, GOES_ON.regions[1]))
+
+    assert 'Region "eu" is failed: no progress before its deadline\n' in submit(views(end)).out
 
 
 def test_on_a_screen_all_regions_are_drawn_and_drawn_over() -> None:

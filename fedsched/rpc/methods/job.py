@@ -20,6 +20,7 @@ class JobRegisterRequest(Record):
     preserve_resources: Annotated[bool, "Keep the resources of tasks that exist already."] = False
     eval_priority: Annotated[int, "Of the evaluation; 0: the job's."] = 0
     submission: Annotated[JobSubmission | None, "The text it came from, to be kept with it."] = None
+    one_region: Annotated[bool, "Of a multi-region job: register this region's own part only."] = False
 
 
 class RegionWrite(Record):

@@ -13,10 +13,12 @@ from fedsched.model.errors import BadRequest, NotFound
 from fedsched.model.evaluation import Evaluation
 from fedsched.rpc.method import Method
 from fedsched.rpc.methods import deployment as methods
+from fedsched.rpc.methods.rollout import ROLLOUT_UNBLOCK, RolloutUnblockRequest
 from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.alloc_stubs import alloc_stubs
 from fedsched.server.desk import Desk
 from fedsched.server.leader.deployment_rules import (
+    UNBLOCKED,
     FailDeployment,
     command_of,
     evaluation_for,
@@ -26,6 +28,7 @@ from fedsched.server.leader.deployment_rules import (
     plan_promotion,
 )
 from fedsched.server.paging import Walk, by_id, by_index, of_few, only, page_of
+from fedsched.server.region_calls import RegionCalls
 from fedsched.server.waits import Look, Looked, look_at_row
 from fedsched.state.changes import ALLOCATIONS
 from fedsched.state.fields import Command
@@ -33,17 +36,20 @@ from fedsched.state.store import State
 from fedsched.state.tables.deployment_updates import DeploymentStatusUpdate, DeploymentStatusWrite
 from fedsched.state.tables.deployments import DeploymentRow
 from fedsched.state.tables.evaluations import evaluation_write
+from fedsched.state.tables.rollouts import ShareRow
 from fedsched.state.waits import allocs_of_job, whole_table
 
 TABLE: Final = "deployments"
-UNBLOCKED: Final = "Deployment is unblocked"
+UNBLOCK_S: Final = 8.0
+"""For the owner of a rollout to decide: shorter than the time in which a call has to be answered."""
 
 
 class DeploymentEndpoint:
     """Answers `Deployment.*`."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, calls: RegionCalls | None = None) -> None:
         self._desk = desk
+        self._calls = calls
 
     def handlers(self) -> Mapping[Method[Any, Any], Handler]:
         return {
@@ -117,12 +123,30 @@ class DeploymentEndpoint:
                 f"deployment {known.id!r} is {known.status.value}, not blocked",
                 hint="only a deployment that waits for other regions can be unblocked",
             )
+        share = self._state.rollouts.share_row(known.namespace, known.job_id)
+        if share is not None and share.deployment_id == known.id and self._calls is not None:
+            return await self._unblock_part(share, context)
         evaluation = evaluation_for(self._state, row, job, *self._stamp())
         command = DeploymentStatusUpdate(
             updates=(DeploymentStatusWrite(id=known.id, status="unblocking", description=UNBLOCKED),),
             evaluations=(evaluation_write(evaluation),),
         )
         return await self._propose(command, evaluation, context)
+
+    async def _unblock_part(self, share: ShareRow, context: CallContext) -> methods.DeploymentWriteReply:
+        """Have the rollout's owner let this region go on: only what it decides is known to all."""
+        assert self._calls is not None
+        request = RolloutUnblockRequest(rollout_id=share.rollout_id, regions=(self._desk.region,))
+        await self._calls.ask(
+            share.header().ballot[1] or self._desk.region,
+            ROLLOUT_UNBLOCK,
+            request,
+            within_s=UNBLOCK_S,
+            namespace=share.namespace,
+            token=context.meta.token,
+        )
+        index = self._desk.machine.store.index
+        return methods.DeploymentWriteReply(deployment_modify_index=index, index=index)
 
     async def health(
         self, request: methods.DeploymentHealthRequest, context: CallContext

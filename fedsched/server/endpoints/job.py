@@ -21,6 +21,7 @@ from fedsched.rpc.server_side import CallContext, Handler
 from fedsched.server.admission import admitted, warnings_of, with_counts_of, with_resources_of
 from fedsched.server.desk import Desk
 from fedsched.server.job_summary import summary_of
+from fedsched.server.multiregion_jobs import MultiregionJobs
 from fedsched.server.paging import across_namespaces, by_id, page_of
 from fedsched.server.served_types import BuiltInServed, Served, own_type_lacking
 from fedsched.server.waits import Look, Looked, look_at_evaluations, look_at_row
@@ -33,9 +34,11 @@ from fedsched.state.waits import rows_under, whole_table
 class JobEndpoint:
     """Answers `Job.*`."""
 
-    def __init__(self, desk: Desk, served: Served | None = None) -> None:
+    def __init__(self, desk: Desk, served: Served | None = None, multiregion: MultiregionJobs | None = None) -> None:
         self._desk = desk
         self._served = served or BuiltInServed()
+        self._multiregion = multiregion
+        """For jobs of several regions; without it they are this region's alone."""
 
     def handlers(self) -> Mapping[Method[Any, Any], Handler]:
         return {
@@ -56,6 +59,8 @@ class JobEndpoint:
         }
 
     async def register(self, request: methods.JobRegisterRequest, context: CallContext) -> methods.JobWriteReply:
+        if request.job.multiregion is not None and not request.one_region and self._multiregion is not None:
+            return await self._multiregion.register(request, context)
         job, warnings = await self._admitted(request.job, context), warnings_of(request.job)
         current = self._state.jobs.get(job.namespace, job.id)
         if request.preserve_counts:
@@ -84,6 +89,8 @@ class JobEndpoint:
         )
 
     async def deregister(self, request: methods.JobDeregisterRequest, context: CallContext) -> methods.JobWriteReply:
+        if request.global_ and self._multiregion is not None:
+            return await self._multiregion.deregister(request, context)
         namespace = _namespace(context)
         job = self._state.jobs.get(namespace, request.job_id)
         evaluation = None

@@ -26,6 +26,7 @@ from fedsched.server.dispatching import check_dispatch, dispatched_child
 from fedsched.server.duties import Duties
 from fedsched.server.job_summary import scale_status_of, summary_of
 from fedsched.server.leader.periodic_core import command_of, forced_launch
+from fedsched.server.multiregion_jobs import MultiregionJobs
 from fedsched.server.served_types import BuiltInServed, Served, own_type_lacking
 from fedsched.server.waits import Look, Looked, look_at_row
 from fedsched.state.changes import ALLOCATIONS
@@ -48,8 +49,15 @@ TAG_DESCRIPTION_MAX: Final = 1000
 class JobExtrasEndpoint:
     """Answers the methods of `rpc.methods.job_extras`."""
 
-    def __init__(self, desk: Desk, duties: Duties, served: Served | None = None) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        duties: Duties,
+        served: Served | None = None,
+        multiregion: MultiregionJobs | None = None,
+    ) -> None:
         self._desk = desk
+        self._multiregion = multiregion
         self._duties = duties
         self._served = served or BuiltInServed()
 
@@ -81,6 +89,8 @@ class JobExtrasEndpoint:
         }
 
     async def plan(self, request: methods.JobPlanRequest, context: CallContext) -> methods.JobPlanReply:
+        if request.job.multiregion is not None and not request.one_region and self._multiregion is not None:
+            return await self._multiregion.plan(request, context)
         job = admitted(
             self._state,
             request.job,

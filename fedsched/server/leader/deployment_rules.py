@@ -280,6 +280,8 @@ def failure_of(
     why: str,
     now_ns: int,
     new_id: Callable[[], str],
+    *,
+    must_revert: bool = False,
 ) -> FailDeployment:
     """The end of a deployment because of these groups; if one of them wants it, the job goes back to what worked.
 
@@ -287,7 +289,7 @@ def failure_of(
     """
     evaluation = evaluation_for(state, row, job, now_ns, new_id)
     progress = row.progress()
-    if not any(progress[name].auto_revert for name in groups if name in progress):
+    if not must_revert and not any(progress[name].auto_revert for name in groups if name in progress):
         return FailDeployment(row.id, why, evaluation)
     stable = next((one for one in state.jobs.versions(row.namespace, row.job_id) if one.stable), None)
     if stable is None:

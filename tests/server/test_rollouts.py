@@ -1,0 +1,325 @@
+"""Multi-region jobs in real servers: prepared everywhere, started in turn, healthy together, failed as the job says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from fedsched.federation.rollout_core import RolloutSettings
+from fedsched.federation.rollout_rules import begin
+from fedsched.model.deployment import DeploymentStatus
+from fedsched.model.errors import BadRequest, Conflict, NotFound
+from fedsched.model.job import MultiregionRegion
+from fedsched.model.job_defaults import canonicalise
+from fedsched.model.problem import InvalidJob
+from fedsched.model.rollout import RolloutCommand, RolloutReport, RolloutStep
+from fedsched.rpc.caller import LocalCaller
+from fedsched.rpc.methods.deployment import DEPLOYMENT_UNBLOCK, DeploymentRequest
+from fedsched.rpc.methods.job import JOB_DEREGISTER, JobDeregisterRequest
+from fedsched.rpc.methods.job_extras import JOB_PLAN, JobPlanRequest
+from fedsched.rpc.methods.rollout import (
+    ROLLOUT_ADOPT,
+    ROLLOUT_BEGIN,
+    ROLLOUT_COMMAND,
+    ROLLOUT_LIST,
+    ROLLOUT_UNBLOCK,
+    RolloutAdoptRequest,
+    RolloutBeginRequest,
+    RolloutListRequest,
+    RolloutUnblockRequest,
+)
+from fedsched.server.identity import STRANGER, NotAllowed
+from fedsched.server.leader import rollouts
+from tests.builders import a_group
+from tests.server.federation import Federation, a_spread_job, run_federation
+from tests.server.region import until
+
+
+def test_regions_follow_one_another_and_succeed_together(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        world.silent = {"eu"}
+        reply = await world.submit(a_spread_job(), at="us")
+        assert (reply.job_version, reply.eval_id) == (0, "")
+
+        await until("eu has placed something", lambda: world.placed("eu"))
+        assert world.statuses() == {"eu": "running", "us": "pending", "asia": "pending"}
+        world.silent = set()
+        record = await world.until_status("successful", at="us")
+
+        assert record.id == reply.rollout_id
+        assert world.statuses() == {"eu": "successful", "us": "successful", "asia": "successful"}
+        assert world.began == ["eu", "us", "asia"]
+
+    run_federation(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "status", "parts"),
+    [
+        ("", "blocked", {"eu": "blocked", "us": "failed", "asia": "failed"}),
+        ("fail_all", "failed", {"eu": "failed", "us": "failed", "asia": "failed"}),
+        ("fail_local", "blocked", {"eu": "blocked", "us": "failed", "asia": "blocked"}),
+    ],
+)
+def test_a_region_that_fails_takes_along_whom_the_job_says(
+    tmp_path: Path, on_failure: str, status: str, parts: dict[str, str]
+) -> None:
+    async def story(world: Federation) -> None:
+        world.unwell = {"us"}
+        await world.submit(a_spread_job(on_failure=on_failure))
+
+        await world.until_status(status)
+
+        await until("regions have heard of it", lambda: world.statuses() == parts)
+        assert ("asia" in world.began) == (on_failure == "fail_local")
+
+    run_federation(tmp_path, story)
+
+
+def test_what_is_blocked_beside_a_failure_is_let_go_by_hand_from_any_region(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        world.unwell = {"us"}
+        reply = await world.submit(a_spread_job(on_failure="fail_local"))
+        await world.until_status("blocked")
+        view = await world.view(at="asia")
+        assert (view.is_owner, view.rollout.id, view.rollout.job) == (False, reply.rollout_id, None)
+        assert view.share is not None
+        assert view.share.status is DeploymentStatus.BLOCKED
+
+        request = RolloutUnblockRequest(rollout_id=reply.rollout_id, regions=("eu",))
+        told = (await world.server("asia").call(ROLLOUT_UNBLOCK, request)).rollout
+        assert told.region("eu").step is RolloutStep.UNBLOCK
+        await world.until_part("eu", "successful")
+        with pytest.raises(BadRequest, match="no region of rollout"):
+            await world.server("asia").call(ROLLOUT_UNBLOCK, request)
+        part = world.share("asia")
+        assert part is not None
+        await world.server("asia").call(DEPLOYMENT_UNBLOCK, DeploymentRequest(deployment_id=part.deployment_id))
+        record = await world.until_status("failed")
+        await world.until_part("asia", "successful")
+
+        assert record.status_description == "failed in us"
+        assert world.statuses() == {"eu": "successful", "us": "failed", "asia": "successful"}
+
+    run_federation(tmp_path, story)
+
+
+def test_a_region_that_goes_back_does_so_by_itself_and_waits_for_nobody(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        await world.submit(a_spread_job(auto_revert=True, max_parallel=0))
+        await world.until_status("successful")
+        world.unwell = {"us"}
+        await world.submit(a_spread_job(color="red", auto_revert=True, on_failure="fail_local"))
+        await world.until_part("us", "failed")
+        world.unwell = set()
+
+        def is_back() -> bool:
+            return world.deployments("us") == ["successful", "failed", "successful"]
+
+        await until("us has gone back", is_back, within_s=15)
+
+        job = await world.server("us").job("web")
+        assert (job.version, job.meta["color"]) == (2, "blue")
+        assert (await world.server("eu").job("web")).version == 1
+
+    run_federation(tmp_path, story)
+
+
+def test_the_owners_leader_goes_away_between_two_steps(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        world.silent = {"us"}
+        await world.submit(a_spread_job())
+        await until("us has placed something", lambda: world.placed("us"), within_s=15)
+        member = await world.stop("eu")
+        world.silent = set()
+        await world.until_part("us", "blocked")
+        assert world.statuses_of("us", "asia") == {"us": "blocked", "asia": "pending"}
+
+        await world.restart("eu", member)
+        await world.until_status("successful")
+
+        for name in ("eu", "us", "asia"):
+            assert world.deployments(name) == ["successful"]
+            assert world.placed(name) == 1
+
+    run_federation(tmp_path, story)
+
+
+def test_with_a_region_that_cannot_be_reached_nothing_is_started_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollouts, "SETTINGS", RolloutSettings(prepare_s=1.5, watch_s=0.0))
+
+    async def story(world: Federation) -> None:
+        await world.submit(a_spread_job(max_parallel=0))
+        await world.until_status("successful")
+        gone = await world.stop("asia")
+
+        await world.submit(a_spread_job(color="red"))
+        record = await world.until_status("failed", version=1)
+
+        assert record.status_description == "nothing was started: region asia: it could not be reached"
+        for name in ("eu", "us"):
+            await until(f"{name} is as before", lambda name=name: world.colour(name) == "blue")
+            assert world.placed(name) == 1
+        await world.restart("asia", gone)
+        await until("asia was told", lambda: world.statuses().get("asia") == "cancelled", within_s=15)
+        assert (await world.server("asia").job("web")).meta["color"] == "blue"
+
+    run_federation(tmp_path, story)
+
+
+def test_a_region_that_refuses_starts_nothing_anywhere(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        names = ("eu", MultiregionRegion(name="us", node_pool="gpu"), "asia")
+        await world.submit(a_spread_job(names))
+        record = await world.until_status("failed")
+
+        assert record.status_description.startswith("nothing was started: region us refused: node pool 'gpu' does not")
+        for name in ("eu", "asia"):
+            await world.until_part(name, "cancelled")
+            assert (await world.server(name).job("web")).stop
+        with pytest.raises(NotFound):
+            await world.server("us").job("web")
+        assert world.began == []
+
+    run_federation(tmp_path, story)
+
+
+def test_commands_that_come_twice_or_late_are_answered_and_not_carried_out(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        us = world.server("us")
+        job = canonicalise(a_spread_job(("eu", "us")), region="eu")
+        rollout = begin("r1", job, version=4, owner="eu", now_ns=1)
+
+        async def told(step: RolloutStep | None, **fields: Any) -> RolloutReport:
+            command = RolloutCommand(key=f"r1/us/{step}", region="us", rollout=replace(rollout, **fields), step=step)
+            report: RolloutReport = await us.call(ROLLOUT_COMMAND, command)
+            return report
+
+        first = await told(RolloutStep.PREPARE)
+        assert (first.status, (await us.job("web")).version) == (DeploymentStatus.PENDING, 4)
+        assert await told(RolloutStep.PREPARE) == first
+        assert (await told(RolloutStep.RUN)).status is DeploymentStatus.RUNNING
+        await world.until_part("us", "blocked")
+        assert (await told(RolloutStep.RUN)).status is DeploymentStatus.BLOCKED
+        assert (await told(RolloutStep.FAIL)).status is DeploymentStatus.FAILED
+        late = await told(RolloutStep.UNBLOCK)
+        assert (late.step, late.status) == (RolloutStep.FAIL, DeploymentStatus.FAILED)
+        assert world.deployments("us") == ["failed"]
+
+        withdrawn = await told(RolloutStep.WITHDRAW, id="r2", job_version=9)
+        assert withdrawn.step is RolloutStep.WITHDRAW
+        assert (await told(RolloutStep.PREPARE, id="r2", job_version=9)).status is DeploymentStatus.CANCELLED
+        assert (await us.job("web")).version == 4
+        with pytest.raises(BadRequest, match="for region 'asia' came to region 'us'"):
+            await us.call(ROLLOUT_COMMAND, RolloutCommand(key="", region="asia", rollout=rollout))
+        stranger = LocalCaller(us.server.calls, identity=STRANGER)
+        with pytest.raises(NotAllowed):
+            await stranger.call(ROLLOUT_COMMAND, RolloutCommand(key="", region="us", rollout=rollout))
+
+    run_federation(tmp_path, story, ("eu", "us"))
+
+
+def test_a_newer_version_takes_over_and_a_region_it_does_not_list_is_left_once_it_runs(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        await world.submit(a_spread_job(max_parallel=0))
+        await world.until_status("successful")
+        world.silent = {"eu"}
+        second = await world.submit(a_spread_job(color="red"))
+        await until("red runs in eu", lambda: world.placed("eu") == 2, within_s=15)
+        assert not (await world.server("asia").job("web")).stop
+
+        world.silent = set()
+        third = await world.submit(a_spread_job(("eu", "us"), color="green"))
+        assert (second.job_version, third.job_version) == (1, 2)
+        await world.until_status("successful", version=2)
+
+        await until("asia is left", lambda: world.is_stopped("asia"), within_s=15)
+        older = world.server("eu").server.machine.store.rollouts.row(second.rollout_id)
+        assert older is None or older.is_over
+        assert [world.colour(name) for name in ("eu", "us")] == ["green", "green"]
+
+    run_federation(tmp_path, story)
+
+
+def test_an_owner_that_is_lost_is_replaced_and_one_that_answers_is_not(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        world.silent = {"us"}
+        reply = await world.submit(a_spread_job())
+        await until("us has placed something", lambda: world.placed("us"), within_s=15)
+        request = RolloutAdoptRequest(rollout_id=reply.rollout_id)
+        with pytest.raises(Conflict, match="region 'eu' answers and drives"):
+            await world.server("asia").call(ROLLOUT_ADOPT, request)
+
+        lost = await world.stop("eu")
+        world.silent = set()
+        adopted = (await world.server("asia").call(ROLLOUT_ADOPT, request)).rollout
+        assert (adopted.owner, adopted.epoch) == ("asia", 2)
+        await world.until_part("asia", "blocked")
+
+        await world.restart("eu", lost)
+        await world.until_status("successful", at="asia")
+        await world.until_part("eu", "successful")
+        assert (await world.view(at="us")).rollout.owner == "asia"
+        await until("eu knows who drives", lambda: world.record(at="eu").status == "adopted", within_s=15)
+        for name in ("eu", "us", "asia"):
+            assert world.deployments(name) == ["successful"]
+
+    run_federation(tmp_path, story)
+
+
+def test_a_plan_says_what_each_region_would_do(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        await world.stop("asia")
+        names = ("eu", MultiregionRegion(name="us", count=3), "asia")
+        request = JobPlanRequest(job=a_spread_job(names, count=0))
+
+        reply = await world.server("eu").call(JOB_PLAN, request)
+
+        eu, us, asia = reply.regions
+        assert [one.annotations.desired_tg_updates["group"].place for one in (eu, us)] == [1, 3]
+        assert asia.error.startswith("No path to region 'asia'")
+        assert reply.diff is None
+
+    run_federation(tmp_path, story)
+
+
+def test_jobs_without_turns_are_registered_everywhere_at_once_and_stopped_everywhere(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        job = replace(a_spread_job(), type="batch", task_groups=(a_group(update=None, migrate=None),))
+        reply = await world.submit(job, at="asia")
+
+        assert [(one.region, one.error, bool(one.eval_id)) for one in reply.regions] == [
+            ("eu", "", True),
+            ("us", "", True),
+            ("asia", "", True),
+        ]
+        assert reply.rollout_id == ""
+        for name in ("eu", "us", "asia"):
+            assert (await world.server(name).job("web")).region == name
+        await world.stop("us")
+        stopped = await world.server("eu").call(JOB_DEREGISTER, JobDeregisterRequest(job_id="web", global_=True))
+        assert [one.region for one in stopped.regions if one.error] == ["us"]
+        assert world.is_stopped("eu")
+        assert world.is_stopped("asia")
+
+    run_federation(tmp_path, story)
+
+
+def test_what_is_wrong_with_a_job_of_several_regions_is_said_before_anything_is_done(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        with pytest.raises(InvalidJob, match="no server here has heard of"):
+            await world.submit(a_spread_job(("eu", "mars")))
+        with pytest.raises(BadRequest, match="does not drive rollouts"):
+            await world.server("us").call(ROLLOUT_BEGIN, RolloutBeginRequest(job=a_spread_job(("eu",))))
+        with pytest.raises(Conflict, match="Enforcing job modify index 7"):
+            await world.submit(a_spread_job(("eu", "us")), enforce_index=True, job_modify_index=7)
+        with pytest.raises(BadRequest, match="lists no regions here"):
+            await world.server("eu").call(JOB_DEREGISTER, JobDeregisterRequest(job_id="web", global_=True))
+        assert (await world.server("eu").call(ROLLOUT_LIST, RolloutListRequest())).rollouts == ()
+
+    run_federation(tmp_path, story, ("eu", "us"))
