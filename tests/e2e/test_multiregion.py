@@ -28,7 +28,7 @@ from fedsched.rpc.methods.rollout import ROLLOUT_GET, RolloutGetRequest
 from fedsched.rpc.methods.server import REGION_LIST
 from tests.e2e.calls import look
 from tests.e2e.hosts import Asker, HostAgent, running_host, until
-from tests.e2e.region import Region, running_region
+from tests.e2e.region import HOST, Region, running_region
 from tests.e2e.view import wait_leader
 
 pytestmark = pytest.mark.processes
@@ -72,19 +72,19 @@ class Federation:
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[Federation]:
     with ExitStack() as stack:
-        regions: dict[str, Region] = {}
-        wan: list[str] = []
-        for name in NAMES:
-            count = 3 if name == OWNER else 1
-            region = stack.enter_context(running_region(tmp_path / name, count, name=name, wan=wan, start=False))
-            wan = wan or [f"127.0.0.1:{region.servers['s1'].serf_port}"]
-            regions[name] = region
-        for region in regions.values():
-            for server in region.servers.values():
-                server.start()
-        for region in regions.values():
-            for server in region.servers.values():
-                server.wait_listening()
+        regions = {
+            name: stack.enter_context(
+                running_region(tmp_path / name, 3 if name == OWNER else 1, name=name, start=False)
+            )
+            for name in NAMES
+        }
+        servers = [server for region in regions.values() for server in region.servers.values()]
+        wan = [f"{HOST}:{region.servers['s1'].serf_port}" for region in regions.values()]
+        for server in servers:
+            server.wan = wan
+            server.start()
+        for server in servers:
+            server.wait_listening()
         hosts = [
             stack.enter_context(running_host(region, tmp_path / name, f"{name}-host"))
             for name, region in regions.items()
