@@ -7,7 +7,7 @@ export PATH := justfile_directory() / ".venv/bin" + ":" + env_var("PATH")
 default:
     @just --list --unsorted
 
-# a tour of two federated regions: a job for the other one, its log, a leader that is killed
+# a tour of two federated regions: a job for the other one, a rollout in both, a leader that is killed
 demo:
     @fedsched demo
 

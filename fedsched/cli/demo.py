@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 from fedsched.agent.process import AgentProcess, region_processes
 from fedsched.agent.region_file import RegionFile, read_regions
-from fedsched.agent.tour import HELLO, things_to_try
+from fedsched.agent.tour import EVERYWHERE, HELLO, things_to_try
 from fedsched.model.alloc import ClientStatus
 from fedsched.model.declare import Record
 from fedsched.model.errors import BadRequest, FedschedError
@@ -40,7 +40,7 @@ POLL_S: Final = 0.1
 LOOK_S: Final = 1.0
 """For one look at how things are; there is another."""
 HERE, THERE = "eu", "us"
-HELLO_ID = "hello"
+HELLO_ID, EVERYWHERE_ID = "hello", "everywhere"
 MAJORITY_LEFT: Final = 3
 """Servers that a region needs so that it goes on without one."""
 
@@ -69,6 +69,7 @@ class Demo:
     def run(self) -> None:
         self.boot()
         self.submit_across()
+        self.roll_out()
         self.lose_a_leader()
         self.say_how_to_go_on()
 
@@ -99,6 +100,16 @@ class Demo:
         self.show(f"job allocs -region {THERE} {HELLO_ID}")
         say("What its tasks write, followed from the other region.")
         self.follow(f"job logs -f -region {THERE} {HELLO_ID}", lines=2)
+
+    def roll_out(self) -> None:
+        say(f"A job of both regions: {THERE} begins when {HERE} is healthy; it stands in both or in neither.")
+        self.show(f"job run {EVERYWHERE}")
+        for region, count in ((HERE, 1), (THERE, 2)):
+            self.until(
+                f"{EVERYWHERE_ID} runs in region {region}",
+                lambda region=region, count=count: self.running(EVERYWHERE_ID, region) == count,  # type: ignore[misc]
+            )
+        self.show(f"job logs -n 1 -region {THERE} {EVERYWHERE_ID}")
 
     def lose_a_leader(self) -> None:
         leader = self.leader_of(THERE)

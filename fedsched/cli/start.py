@@ -127,7 +127,8 @@ def bench(terminal: Terminal, given: Given) -> int:
     "demo",
     "a tour of two federated regions, one of which loses its leader, before your eyes",
     doc="Boots the regions that come with fedsched, every agent a process of its own, on free ports of loopback; gives"
-    " one of them a job for the other, kills a leader there, and shows how all goes on. It takes less than a minute.",
+    " one of them a job for the other, rolls one out in both, kills a leader, and shows how all goes on. It takes less"
+    " than a minute.",
     flags=(Flag("regions", "directory of region files", default="regions", value="dir"),),
     is_remote=False,
 )

@@ -18,11 +18,11 @@ from fedsched.wire.errors import LinkClosed
 from fedsched.wire.groups import open_plain_nursery
 from fedsched.wire.link import Link
 
-SOON_S: Final = 0.5
+SOON_S: Final = 0.3
 """Most answers are there by then, and nothing is asked for."""
 SIGN_S: Final = 1.0
 """For a sign of life: a round trip across an ocean takes a third of it, one packet lost and sent again included. With
-three servers to try, a region that has just been lost is known to be so in less than five seconds."""
+three servers to try, a region that has just been lost is known to be so in four seconds; five are promised."""
 LATE_S: Final = 0.25
 """When this process itself was that late, silence says nothing."""
 

@@ -284,6 +284,7 @@ def test_dev_boots_all_regions_and_says_how_to_go_on(
     for agent in running:
         assert f"{agent.config.name:16} {agent.http_address}" in said
     assert "fedsched job run -region us " in said
+    assert "fedsched job run fixtures/jobs/everywhere.hcl" in said
     assert f"export FEDSCHED_ADDR={running[0].http_address}" in said
     assert "Ctrl-C stops everything." in said
     for one in running:

@@ -45,6 +45,7 @@ def test_the_tour_shows_all_that_it_promises_and_leaves_nothing(tmp_path: Path) 
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "All of it happened." in done.stdout
+    assert "Rollout is successful" in done.stdout
     assert "us    degraded  2/3" in done.stdout, "the killed leader was seen from the other region"
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []

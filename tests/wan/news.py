@@ -37,6 +37,8 @@ class Log:
         self.beliefs: dict[str, Belief] = {}
         self.failures: list[tuple[str, float]] = []
         """Whom it ever took for failed, and when."""
+        self.lags: list[tuple[float, float]] = []
+        """When it noticed that it had been kept from running, and for how many seconds."""
 
     def read(self) -> None:
         if not self._path.exists():
@@ -54,6 +56,8 @@ class Log:
         at = datetime.fromisoformat(event["time"]).timestamp()
         if event["event"] == "agent_started":
             self.started_at = at
+        elif event["event"] == "event_loop_lag":
+            self.lags.append((at, event["lag_ms"] / 1000))
         elif event["event"] == "gossip_member":
             member, kind = event["member"], event["what"]
             before = self.beliefs.get(member)
@@ -104,6 +108,10 @@ class News:
             for observer, at in self.known_at(about, kinds, [name for name in names if name != about]).items()
             if at is None
         ]
+
+    def lags(self, since: float) -> list[float]:
+        """How long agents were kept from running, each time that they noticed."""
+        return [lag for log in self._logs.values() for at, lag in log.lags if at >= since]
 
     def failures(self, since: float, is_true: Callable[[str], bool]) -> list[str]:
         """Members that somebody took for failed although they were not."""

@@ -31,6 +31,18 @@ def test_too_late_is_a_violation_and_in_time_is_none() -> None:
     ]
 
 
+def test_of_agents_that_were_kept_from_running_nothing_is_said_but_what_they_did_wrong() -> None:
+    outcome = Outcome(10, deaths_s=[12.0], watched_s=20.0, lags_s=[0.2] * 49)
+    assert len(outcome.violations()) == 1
+
+    outcome.lags_s += [0.2] * 2
+    assert outcome.is_starved
+    assert outcome.violations() == []
+
+    outcome.problems = ["wrongly taken for failed: a of b"]
+    assert outcome.violations() == outcome.problems
+
+
 def a_line(second: int, member: str, what: str) -> str:
     event = {"time": f"2026-08-21T10:00:{second:02}.000Z", "event": "gossip_member", "member": member, "what": what}
     return json.dumps(event) + "\n"
