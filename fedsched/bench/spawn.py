@@ -8,7 +8,7 @@ included. *Memory*: what supervisors of sleeping tasks add to this machine, shar
 Commands that do nothing are over at once, so most of these launches find a supervisor whose task has just ended and
 need no fork, as in any burst of short tasks. Launches of tasks that stay need one each and are about half as fast.
 On ext4 without a journal, files deleted during the last minutes make new ones slow; a client spreads its allocations
-over the disk because of that, and what is measured has a place on the disk apart from where the run before was removed.
+over the disk because of that, and yet a second run right after the first may be a little slower.
 
 The baseline is the least a program can do: spawn the command and wait for it, one after the other. It takes turns with
 what is measured, so that a noisy machine is noisy for both.
@@ -60,7 +60,6 @@ NOTHING: Final = "/bin/true"
 
 def run(options: BenchOptions) -> BenchResult:
     """Measure all three; about a minute."""
-    scatter(options.directory)
     launches = options.count or LAUNCHES
     options.say(f"{launches:,} launches, in turns with a bare loop ...")
     rounds, pss = trio.run(_launching, options.directory, launches)
