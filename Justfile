@@ -7,7 +7,7 @@ export PATH := justfile_directory() / ".venv/bin" + ":" + env_var("PATH")
 default:
     @just --list --unsorted
 
-# a region of three servers: its leader, a registration, a failover
+# a tour of two federated regions: a job for the other one, a rollout in both, a leader that is killed
 demo:
     @fedsched demo
 
@@ -41,14 +41,16 @@ coverage:
     coverage run -m fedsched.sim run --seeds 40
     coverage run -m fedsched.sim.daemons --seeds 20
     coverage run -m fedsched.sim.fleet_run --seeds 10
+    coverage run -m fedsched.sim.federation_run --seeds 4
     -coverage combine -q
     coverage report --fail-under 90
     coverage report --fail-under 100 --include 'fedsched/raft/core.py,fedsched/raft/ground.py,fedsched/raft/leading.py,fedsched/raft/elections.py,fedsched/raft/following.py,fedsched/raft/office.py,fedsched/raft/progress.py,fedsched/raft/quorum.py,fedsched/raft/reads.py,fedsched/raft/log.py,fedsched/raft/unsettled.py,fedsched/raft/membership.py,fedsched/raft/autopilot.py,fedsched/raft/digests.py,fedsched/raft/flaps.py,fedsched/raft/campaign.py,fedsched/raft/compaction.py'
 
-# simulate SEEDS worlds of Raft servers and as many regions under faults; anything found is printed with the command that replays it
+# simulate SEEDS worlds of Raft servers and as many regions and federations under faults; anything found is printed with the command that replays it
 sim SEEDS="1000" *MORE:
     python -m fedsched.sim run --seeds {{ SEEDS }} --jobs 2 {{ MORE }}
     python -m fedsched.sim.fleet_run --seeds {{ SEEDS }} --jobs 2
+    python -m fedsched.sim.federation_run --seeds {{ SEEDS }} --jobs 2
 
 # plant every known kind of bug, one at a time, and demand that the simulator finds it
 sim-mutants *MORE:
@@ -57,6 +59,10 @@ sim-mutants *MORE:
 # a region's schedulers, leader services and modelled clients under virtual time, from a seed
 sim-region SEEDS="100" *MORE:
     python -m fedsched.sim.fleet_run --seeds {{ SEEDS }} {{ MORE }}
+
+# several regions, the network between them and gossip, with rollouts and long cuts besides, from a seed
+sim-federation SEEDS="1000" *MORE:
+    python -m fedsched.sim.federation_run --seeds {{ SEEDS }} --jobs 2 {{ MORE }}
 
 # whole Raft daemons under virtual time: sockets, disks, crashes and cancellation, from a seed
 sim-daemons SEEDS="200" *MORE:
@@ -78,6 +84,14 @@ lines LINES="1000000" *MORE:
 # a task writes 50 MB/s, a reader takes 1 KiB/s of it for a minute; the agent's memory may not grow by 32 MiB
 slow-reader *MORE:
     python -m tests.kills.slow_reader {{ MORE }}
+
+# AGENTS real agents on loopback: how soon all know who is there, who was killed and who has left (two minutes)
+gossip-agents AGENTS="48" *MORE:
+    python -m tests.wan.agents --agents {{ AGENTS }} {{ MORE }}
+
+# two regions of real servers, one cut off or stalled for longer than any timeout, and back (eight minutes; needs root)
+cut-off *MORE:
+    python -m tests.wan.cut_off {{ MORE }}
 
 # measure: just bench raft, just bench store --json, ...
 bench *WORDS:

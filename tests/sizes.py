@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 LONG: Final = "FEDSCHED_TESTS_LONG"
 
 
-def size(usual: int, long: int) -> int:
-    """The first number, or the second one in a long run."""
+def size(usual: T, long: T) -> T:
+    """The first, or the second one in a long run."""
     return long if os.environ.get(LONG) else usual

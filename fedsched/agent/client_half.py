@@ -42,6 +42,7 @@ LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
 PATIENCE_S: Final = 5.0
 """How long a call waits for a server to be reached."""
 SERVER_ONLY: Final = "server"
+POOL_ONLY: Final = "pool"
 
 
 class NotForAgents(FedschedError):
@@ -165,7 +166,7 @@ class ClientCalls:
 
     async def _pass_on(self, context: CallContext, request: Body[Any], serve_here: ServeHere) -> Answer:
         method = context.method
-        if method.needs == SERVER_ONLY:
+        if method.needs in (SERVER_ONLY, POOL_ONLY):
             raise NotForAgents(f"{method.name} is for servers only", hint="it is asked on the server port")
         if method.runs_at is RunsAt.THIS_AGENT and method in self._handlers():
             return await serve_here(context, request)

@@ -51,10 +51,10 @@ class ServerJoin:
     """Which servers to look for at the start, and how patiently."""
 
     retry_join: tuple[str, ...] = setting(
-        (), "servers to join, host or host:port; tried until one answers", flag="retry-join"
+        (), "servers of the region, host or host:port of their server or gossip port", flag="retry-join"
     )
     retry_join_wan: tuple[str, ...] = setting(
-        (), "gossip addresses (host:port) of servers of any region; the others are learned from them"
+        (), "gossip addresses, host or host:port, of servers of any region; the others are learned from them"
     )
     retry_interval_s: float = setting(30.0, "pause between attempts", low=0.05)
     retry_max: int = setting(0, "attempts before giving up; 0 means never", low=0)
@@ -78,7 +78,9 @@ class ServerSettings:
         0, "how many servers form the region when it starts for the first time", flag="bootstrap-expect", low=0, high=9
     )
     server_join: ServerJoin = setting(ServerJoin(), "finding the other servers")
-    encrypt: str = setting("", "gossip key, base64 of 16, 24 or 32 bytes; needed unless gossip stays on loopback")
+    encrypt: str = setting(
+        "", "gossip key, base64 of 16, 24 or 32 bytes; needed off loopback; a gossip.keyring on disk wins"
+    )
     raft_multiplier: float = setting(1.0, "stretches all consensus timeouts, for slow disks or links", low=0.1, high=10)
     raft_snapshot_threshold: int = setting(8192, "entries applied before the log may be compacted", low=16)
     raft_snapshot_size_bytes: int = setting(

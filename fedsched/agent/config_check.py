@@ -93,13 +93,16 @@ def _check_halves(config: AgentConfig, sources: Mapping[str, str]) -> None:
                 hint="set server.enabled or client.enabled = true, or start with -server, -client or -dev",
             )
         return
-    if not config.server.bootstrap_expect and not config.server.server_join.retry_join:
+    join = config.server.server_join
+    if not (config.server.bootstrap_expect or join.retry_join or join.retry_join_wan):
         raise BadSetting(
             "this server would wait for ever: it is told neither how many servers form the region nor whom to join",
             hint="set server.bootstrap_expect = 1 for a lone server, or 3 together with server.server_join.retry_join",
         )
-    for address in config.server.server_join.retry_join:
+    for address in join.retry_join:
         _checked_address(address, "server.server_join.retry_join", sources)
+    for address in join.retry_join_wan:
+        _checked_address(address, "server.server_join.retry_join_wan", sources)
 
 
 def _check_log_levels(config: AgentConfig, sources: Mapping[str, str]) -> None:
@@ -185,7 +188,7 @@ def _warnings(config: AgentConfig) -> Iterator[str]:
             f"server.bootstrap_expect = {expect} is even: {expect} servers survive no more failures than {expect - 1};"
             f" use {expect - 1} or {expect + 1}"
         )
-    if expect > 1 and not config.server.server_join.retry_join:
+    if expect > 1 and not (config.server.server_join.retry_join or config.server.server_join.retry_join_wan):
         yield (
             f"server.bootstrap_expect = {expect}, but server.server_join.retry_join is empty:"
             " this server waits until another one joins it"

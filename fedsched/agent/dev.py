@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import count
-from pathlib import Path
 
 from fedsched.agent.agent import Agent
 from fedsched.agent.collecting import pause_briefly
-from fedsched.agent.config import AgentConfig, Ports
+from fedsched.agent.config import AgentConfig
 from fedsched.agent.main import configure_log, run_until_signal
-from fedsched.agent.region_file import RegionFile
-from fedsched.env.ports import free_ports
+from fedsched.agent.region_file import RegionFile, configs_of
+from fedsched.agent.tour import things_to_try
 from fedsched.env.real import RealEnv
 from fedsched.telemetry.log import get_logger
 
@@ -31,15 +28,8 @@ def run_dev(regions: Sequence[RegionFile], data_root: str) -> int:
 
 
 def make_agents(regions: Sequence[RegionFile], data_root: str) -> list[Agent]:
-    """One agent per server and client. Ports that the files leave open are chosen here, so that agents can name each
-    other."""
-    chosen = [with_ports_chosen(region) for region in regions]
-    wan = tuple(f"{region.bind_addr}:{region.servers[0].ports.serf}" for region in chosen)
-    servers = [region.agent_config(server, Path(data_root), wan=wan) for region in chosen for server in region.servers]
-    numbers = count()
-    clients = [
-        region.client_config(client, Path(data_root), next(numbers)) for region in chosen for client in region.clients
-    ]
+    """One agent per server and client."""
+    servers, clients = configs_of(regions, data_root)
     return [_agent(config) for config in servers] + [_agent(config, is_dev=True) for config in clients]
 
 
@@ -48,36 +38,23 @@ def _agent(config: AgentConfig, *, is_dev: bool = False) -> Agent:
     return Agent(config, env=RealEnv(), log=log, is_dev=is_dev)
 
 
-def with_ports_chosen(region: RegionFile) -> RegionFile:
-    """The region with a free port wherever its file names none."""
-    spare = iter(free_ports(3 * len(region.servers) + len(region.clients), region.bind_addr))
-
-    def filled(ports: Ports) -> Ports:
-        return Ports(http=ports.http or next(spare), rpc=ports.rpc or next(spare), serf=ports.serf or next(spare))
-
-    return replace(
-        region,
-        servers=tuple(replace(one, ports=filled(one.ports)) for one in region.servers),
-        clients=tuple(replace(one, http=one.http or next(spare)) for one in region.clients),
-    )
-
-
 def _role(agent: Agent) -> str:
     return "server" if agent.config.server.enabled else "client"
 
 
 def _say_how_to_go_on(agents: list[Agent]) -> None:
-    lines = ["", "All agents run. Servers elect their leaders within about two seconds.", ""]
-    lines += [f"  {one.config.region:12} {one.config.name:16} {one.http_address}  {_role(one)}" for one in agents]
-    first = agents[0].http_address
+    lines = ["", "All agents run. Servers elect their leaders within about two seconds."]
+    regions = list(dict.fromkeys(one.config.region for one in agents))
+    for region in regions:
+        own = [one for one in agents if one.config.region == region]
+        lines += ["", f"Region {region}:", ""]
+        lines += [f"  {one.config.name:16} {one.http_address}  {_role(one)}" for one in own]
     lines += [
         "",
-        "In another terminal:",
+        "In another terminal, in this directory:",
         "",
-        f"  export FEDSCHED_ADDR={first}",
-        "  fedsched server members",
-        "  fedsched node status",
-        "  fedsched job run fixtures/jobs/rolling-web.hcl",
+        f"  export FEDSCHED_ADDR={agents[0].http_address}",
+        *(f"  {command}" for command in things_to_try(regions)),
         "",
         "Ctrl-C stops everything.",
         "",

@@ -17,14 +17,16 @@ Ports may be left out: the system then chooses free ones.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 from fedsched.agent.config import AgentConfig, Ports, ServerJoin, ServerSettings, TlsSettings
 from fedsched.agent.config_client import NO_TEXTS, ClientSection
 from fedsched.agent.settings import BadSetting, build, check_table, setting
+from fedsched.env.ports import free_ports
 
 FILE_BYTES_MAX: Final = 256 * 1024
 SERVERS_MAX: Final = 9
@@ -174,6 +176,33 @@ def read_regions(directory: str | Path) -> tuple[RegionFile, ...]:
         for client in region.clients:
             _check_port(file, region.bind_addr, f"{client.name} http", client.http, ports)
     return regions
+
+
+def configs_of(regions: Sequence[RegionFile], data_root: str) -> tuple[list[AgentConfig], list[AgentConfig]]:
+    """The settings of all servers and of all clients of these regions, as one federation on this machine. Ports that
+    the files leave open are chosen here, so that agents can name each other."""
+    chosen = [with_ports_chosen(region) for region in regions]
+    wan = tuple(f"{region.bind_addr}:{region.servers[0].ports.serf}" for region in chosen)
+    servers = [region.agent_config(server, Path(data_root), wan=wan) for region in chosen for server in region.servers]
+    numbers = count()
+    clients = [
+        region.client_config(client, Path(data_root), next(numbers)) for region in chosen for client in region.clients
+    ]
+    return servers, clients
+
+
+def with_ports_chosen(region: RegionFile) -> RegionFile:
+    """The region with a free port wherever its file names none."""
+    spare = iter(free_ports(3 * len(region.servers) + len(region.clients), region.bind_addr))
+
+    def filled(ports: Ports) -> Ports:
+        return Ports(http=ports.http or next(spare), rpc=ports.rpc or next(spare), serf=ports.serf or next(spare))
+
+    return replace(
+        region,
+        servers=tuple(replace(one, ports=filled(one.ports)) for one in region.servers),
+        clients=tuple(replace(one, http=one.http or next(spare)) for one in region.clients),
+    )
 
 
 def _tables_of(file: Path, table: dict[str, Any], name: str) -> list[Mapping[str, Any]]:

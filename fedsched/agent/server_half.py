@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedsched.agent.config import AgentConfig
+from fedsched.agent.config_check import split_host_port
 from fedsched.env.env import Env
 from fedsched.gossip.keyring import read_key
+from fedsched.gossip.sockets import GOSSIP_PORT
 from fedsched.raft.autopilot import AutopilotSettings
 from fedsched.raft.compaction import CompactionSettings
 from fedsched.raft.datadir import SpaceLimits
+from fedsched.server.dialling import RPC_PORT
 from fedsched.server.endpoints.agent import AgentFacts
 from fedsched.server.leader.rejections import RejectionSettings
 from fedsched.server.server import Server
@@ -38,7 +41,8 @@ def make_server(
 
 def server_options(config: AgentConfig, tls: TlsContexts | None) -> ServerOptions:
     """The server half's settings out of the agent's."""
-    server, autopilot = config.server, config.autopilot
+    server, autopilot, ports = config.server, config.autopilot, config.ports
+    join = server.server_join
     soft = server.disk_soft_limit_bytes
     return ServerOptions(
         name=config.name,
@@ -49,9 +53,9 @@ def server_options(config: AgentConfig, tls: TlsContexts | None) -> ServerOption
         rpc_port=config.ports.rpc,
         advertise=config.advertise.rpc,
         bootstrap_expect=server.bootstrap_expect,
-        join=server.server_join.retry_join,
-        join_interval_s=server.server_join.retry_interval_s,
-        join_attempts_max=server.server_join.retry_max,
+        join=_but_on(join.retry_join, {GOSSIP_PORT, ports.serf} - {ports.rpc}),
+        join_interval_s=join.retry_interval_s,
+        join_attempts_max=join.retry_max,
         peer_address_overrides=server.peer_address_overrides,
         raft_multiplier=server.raft_multiplier,
         num_schedulers=server.num_schedulers,
@@ -80,9 +84,20 @@ def server_options(config: AgentConfig, tls: TlsContexts | None) -> ServerOption
             host=config.listen_host("serf"),
             port=config.ports.serf,
             advertise=config.advertise.serf.rpartition(":")[0] or config.advertise.serf,
-            join=server.server_join.retry_join_wan,
+            join=join.retry_join_wan,
+            maybe=() if join.retry_join_wan else _but_on(join.retry_join, {RPC_PORT, ports.rpc} - {ports.serf}),
+            retry_max=join.retry_max,
             keys=(read_key(server.encrypt),) if server.encrypt else (),
         ),
         connections_per_host_max=config.limits.rpc_max_conns_per_client,
         handshake_s=config.limits.handshake_timeout_s,
     )
+
+
+def _but_on(places: Iterable[str], ports: set[int]) -> tuple[str, ...]:
+    """The places where something else may be than on these ports.
+
+    People name a server by its server port or by its gossip port. A place without a port stands for both, one with an
+    unusual port may be either; only for the usual ones it is clear who is not there.
+    """
+    return tuple(place for place in places if split_host_port(place, 0)[1] not in ports - {0})

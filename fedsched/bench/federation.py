@@ -9,14 +9,13 @@ much longer than usual the slowest of each phase took is the figure. A leader's 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from statistics import median
 from typing import Any, Final
 
-from fedsched.agent.process import ServerProcess, server_processes
+from fedsched.agent.process import server_processes
 from fedsched.bench.frame import BenchOptions, BenchResult
-from fedsched.model.errors import FedschedError, Unavailable
+from fedsched.model.errors import FedschedError
 from fedsched.rpc.method import Empty
 from fedsched.rpc.methods.autopilot import AUTOPILOT_HEALTH
 from fedsched.rpc.methods.job import JOB_LIST, JobListRequest
@@ -41,14 +40,14 @@ def run(options: BenchOptions) -> BenchResult:
         stack.callback(near.stop)
         near.start()
         client = stack.enter_context(connect(near.address, region=FAR))
-        _wait_for(lambda: _peers(client, "near"), near)
+        near.wait_until(lambda: _peers(client, "near"), "the near region answers", patience_s=PATIENCE_S)
         extra = f'retry_join_wan = ["127.0.0.1:{near.serf_port}"]\n'
         far = server_processes(["far-1", "far-2", "far-3"], options.directory, region=FAR, extra=extra)
         for server in far:
             stack.callback(server.stop)
             server.start()
         options.say("two regions find each other ...")
-        _wait_for(lambda: len(_peers(client, FAR)) == len(far), near)
+        near.wait_until(lambda: len(_peers(client, FAR)) == len(far), "the far region is there", patience_s=PATIENCE_S)
         usual = _ask(client, BEFORE)
         rows = [{"phase": "all well", "requests": BEFORE, "failed": usual.failed, "slowest_ms": usual.slowest_ms}]
         figures: dict[str, Any] = {"forward_usual_ms": usual.median_ms}
@@ -61,7 +60,7 @@ def run(options: BenchOptions) -> BenchResult:
             figures[f"forward_{name}_failed"] = seen.failed
             rows.append({"phase": name, "requests": after, "failed": seen.failed, "slowest_ms": seen.slowest_ms})
             dead.start()  # two of three are needed for the next
-            _wait_for(lambda: _is_caught_up(client, len(far)), near)
+            near.wait_until(lambda: _is_caught_up(client, len(far)), "all far servers vote", patience_s=PATIENCE_S)
     return BenchResult(figures, rows)
 
 
@@ -107,16 +106,3 @@ def _is_caught_up(client: Client, count: int) -> bool:
     """All vote and follow: the leader hears from each of them."""
     found = client.call(AUTOPILOT_HEALTH, Empty(), region=FAR)
     return len(found.servers) == count and all(one.healthy for one in found.servers)
-
-
-def _wait_for(happened: Callable[[], object], agent: ServerProcess) -> None:
-    give_up = time.monotonic() + PATIENCE_S
-    last = ""
-    while time.monotonic() < give_up and agent.exit_code is None:
-        try:
-            if happened():
-                return
-        except FedschedError as error:
-            last = str(error)
-        time.sleep(0.1)
-    raise Unavailable(f"the regions did not come up: {last}; {' | '.join(agent.last_lines())}")

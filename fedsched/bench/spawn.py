@@ -8,7 +8,7 @@ included. *Memory*: what supervisors of sleeping tasks add to this machine, shar
 Commands that do nothing are over at once, so most of these launches find a supervisor whose task has just ended and
 need no fork, as in any burst of short tasks. Launches of tasks that stay need one each and are about half as fast.
 On ext4 without a journal, files deleted during the last minutes make new ones slow; a client spreads its allocations
-over the disk because of that, and yet a second run right after the first may be a little slower.
+over the disk because of that, and what is measured has a place on the disk apart from where the run before was removed.
 
 The baseline is the least a program can do: spawn the command and wait for it, one after the other. It takes turns with
 what is measured, so that a noisy machine is noisy for both.
@@ -34,7 +34,7 @@ from fedsched.client.paths import scatter
 from fedsched.drivers.supervisor.launch import LaunchSpec
 from fedsched.drivers.supervisor.supervised_task import SupervisedTask
 from fedsched.drivers.supervisor.supervisors import Supervisors
-from fedsched.model.errors import FedschedError, Unavailable
+from fedsched.model.errors import Unavailable
 from fedsched.model.group import TaskGroup
 from fedsched.model.job import Job
 from fedsched.model.policies import EphemeralDisk
@@ -60,6 +60,7 @@ NOTHING: Final = "/bin/true"
 
 def run(options: BenchOptions) -> BenchResult:
     """Measure all three; about a minute."""
+    scatter(options.directory)
     launches = options.count or LAUNCHES
     options.say(f"{launches:,} launches, in turns with a bare loop ...")
     rounds, pss = trio.run(_launching, options.directory, launches)
@@ -185,7 +186,7 @@ def measure_complete(directory: Path, count: int, say: Callable[[str], None]) ->
     jobs = max(1, count // PER_JOB)
     per_job = count // jobs
     with _agent(directory) as agent, connect(agent.address) as client:
-        _wait_for(lambda: _is_node_ready(client), "the node is ready", agent)
+        agent.wait_until(lambda: _is_node_ready(client), "the node is ready", patience_s=PATIENCE_S)
         _run_jobs(client, "warm-up", 1, 10, agent)
         say(f"{jobs * per_job:,} tasks in {jobs} jobs ...")
         before = _cpu_s(agent.pid)
@@ -212,7 +213,7 @@ def _run_jobs(client: Client, name: str, jobs: int, per_job: int, agent: ServerP
             waiting.discard(job_id)
         return True
 
-    _wait_for(all_ended, f"{jobs * per_job} tasks have ended", agent)
+    agent.wait_until(all_ended, f"{jobs * per_job} tasks have ended", patience_s=PATIENCE_S, pause_s=0.02)
     return time.perf_counter() - began
 
 
@@ -271,20 +272,6 @@ def _clear_away(place: Path, parent: str) -> None:
 
 def _is_node_ready(client: Client) -> bool:
     return any(node.status == "ready" for node in client.call(NODE_LIST, NodeListRequest()).nodes)
-
-
-def _wait_for(happened: Callable[[], bool], what: str, agent: ServerProcess) -> None:
-    give_up = time.monotonic() + PATIENCE_S
-    last = ""
-    while time.monotonic() < give_up and agent.exit_code is None:
-        try:
-            if happened():
-                return
-        except FedschedError as error:
-            last = str(error)
-        time.sleep(0.02)
-    words = " | ".join(agent.last_lines())
-    raise Unavailable(f"it did not come to pass that {what}: {last or 'no error'}; the agent said: {words}")
 
 
 def _cpu_s(pid: int) -> float:

@@ -90,6 +90,10 @@ def _run_verb(verb: Verb, rest: Sequence[str], terminal: Terminal) -> int:
     try:
         given = verb.parse(rest)
         terminal.prepare(given)
+        if verb.is_remote and terminal.target.names_several:
+            from fedsched.verbs.fan_out import run_in_several  # most commands are for one region
+
+            return run_in_several(verb, terminal, given)
         return verb.run(terminal, given)
     except BadUsage as error:
         _complain(error, terminal)

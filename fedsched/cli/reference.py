@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fedsched.cli.command import COMMANDS
 from fedsched.verbs.flags import Flag, flag_form, usage
 from fedsched.verbs.table import ALIASES, all_verbs
-from fedsched.verbs.verb import COLOUR_FLAGS, CONNECTION_FLAGS, Verb
+from fedsched.verbs.verb import COLOUR_FLAGS, CONNECTION_FLAGS, SEVERAL, Regions, Verb
 
 HEAD = """\
 # Commands
@@ -18,6 +18,10 @@ Written from the code by `python -m fedsched.cli.reference`; do not edit.
 Flags are written `-flag` or `--flag`, `-flag=value` or `-flag value`, before or after arguments. Answers go to standard
 output, everything else to standard error. Exit codes: 0 done; 1 any error; 2 submitted, but not everything could be
 placed; 127 no such command.
+
+Commands that only look take several regions, `-region eu,us`, or `-region '*'` for all known ones. Lists get a column
+for the region, all else is shown in blocks, and `-json` prints an object with an entry per region, which is an `Answer`
+or an `Error`. Exit codes then: 0 all regions answered; 2 some did not; 1 none did.
 """
 
 
@@ -46,6 +50,8 @@ def _section(verb: Verb) -> list[str]:
         "",
         verb.doc,
     ]
+    if verb.regions is not Regions.ONE:
+        lines += ["", SEVERAL[verb.regions]]
     if verb.arguments:
         lines += ["", *(f"- `<{one.name}>`: {one.doc}" for one in verb.arguments)]
     if verb.flags:

@@ -7,6 +7,7 @@ failed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -87,6 +88,7 @@ class Runners:
         """Set when a runner's `run` is over."""
         self._ended_ns: dict[str, int] = {}
         self._acked: dict[str, AllocReport] = {}
+        self._counts = Counter(dict.fromkeys(STATES, 0))
         self._last_words: dict[str, AllocReport] = {}
         """Of allocations without a runner: those that could not be constructed, and those stopped before they came."""
         self._broken: dict[str, AllocReport] = {}
@@ -185,6 +187,7 @@ class Runners:
             self._refuse(alloc, str(error) or type(error).__name__)
             return
         self._by_id[alloc.id] = runner
+        self._count(alloc.id, 1)
         self._done[alloc.id] = trio.Event()
         self._nursery.start_soon(self._run, alloc, runner)
         if stored is None:
@@ -242,8 +245,11 @@ class Runners:
 
     async def save_acked(self, acked: dict[str, AllocReport]) -> None:
         """Servers have acknowledged these: remembered, so that they are not told again after a restart."""
-        self._acked |= {alloc_id: report for alloc_id, report in acked.items() if alloc_id in self._by_id}
-        self._count()
+        for alloc_id in acked.keys() & self._by_id.keys():
+            self._count(alloc_id, -1)
+            self._acked[alloc_id] = acked[alloc_id]
+            self._count(alloc_id, 1)
+        self._show_counts()
         for alloc_id in acked.keys() & self._last_words.keys():
             del self._last_words[alloc_id]
             refused = self._journal.refused.get(alloc_id)
@@ -266,13 +272,13 @@ class Runners:
         self._last_words[alloc_id] = report
         self._uplink.changed(alloc_id)
 
-    def _count(self) -> None:
-        counts = dict.fromkeys(STATES, 0)
-        for alloc_id in self._by_id:
-            report = self._acked.get(alloc_id)
-            status = (report.client_status if report else ClientStatus.PENDING).value
-            counts[status] = counts.get(status, 0) + 1
-        for status, number in counts.items():
+    def _count(self, alloc_id: str, number: int) -> None:
+        """One more, or one less, in the state that servers know of."""
+        report = self._acked.get(alloc_id)
+        self._counts[(report.client_status if report else ClientStatus.PENDING).value] += number
+
+    def _show_counts(self) -> None:
+        for status, number in self._counts.items():
             self._gauges.labels(status).set(number)
 
     # ---- the end --------------------------------------------------------------------------------------------
@@ -297,6 +303,8 @@ class Runners:
         if runner is None or not self._done[alloc_id].is_set():
             return
         await runner.destroy()
+        if alloc_id in self._by_id:
+            self._count(alloc_id, -1)
         self._desired.gone(alloc_id)
         self._uplink.forget(alloc_id)
         for known in (self._by_id, self._done, self._ended_ns, self._acked, self._broken, self._finished):

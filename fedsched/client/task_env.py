@@ -32,6 +32,8 @@ VALUE_BYTES_MAX: Final = 128 * 1024 - 1
 ENV_BYTES_MAX: Final = 1 << 20
 """All of it; Linux gives arguments and environment a quarter of the stack, 2 MiB, and arguments need theirs."""
 VARIABLES_MAX: Final = 4096
+UTF8_MAX: Final = 4
+"""Bytes that one character takes at most."""
 CONFIG_DEPTH_MAX: Final = 64
 
 NEVER_PASSED: Final = (
@@ -188,6 +190,9 @@ def _with_twins(values: dict[str, str]) -> dict[str, str]:
 def _refuse_huge(values: Mapping[str, str]) -> None:
     if len(values) > VARIABLES_MAX:
         raise _invalid(f"the environment has {len(values)} variables, at most {VARIABLES_MAX} are possible", hint=_LESS)
+    names, texts = "".join(values), "".join(values.values())
+    if (len(names) + len(texts) + 2 * len(values)) * UTF8_MAX <= VALUE_BYTES_MAX and "\0" not in texts:
+        return  # nearly always
     total = 0
     for name, value in values.items():
         size = _size(name) + _size(value) + 2

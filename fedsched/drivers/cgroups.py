@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -44,7 +45,7 @@ class TaskGroup:
     oom_files: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cgroups:
     """The groups of this host that tasks can have."""
 
@@ -54,6 +55,19 @@ class Cgroups:
     """Controller -> where its tree begins. The same place for all of them in v2."""
     reason: str = ""
     """Why there are none."""
+    _files: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+    """Of all tasks' groups, as far as they were seen."""
+
+    @cached_property
+    def _above(self) -> Mapping[str, str]:
+        """Controller -> the group that those of all tasks are in."""
+        return {controller: str(root / self.parent) for controller, root in self.hierarchies.items()}
+
+    def _has(self, controller: str, file: str) -> bool:
+        """Whether groups of this host have such a file. Once seen, it stays."""
+        if file not in self._files and os.path.exists(f"{self._above[controller]}/{file}"):
+            self._files.add(file)
+        return file in self._files
 
     def prepare(self) -> None:
         """Make the groups that all tasks share. Raises `OSError` if that is not allowed."""
@@ -92,8 +106,8 @@ class Cgroups:
 
     def _v1(self, name: str, limits: TaskLimits) -> TaskGroup:
         places = {
-            controller: str(root / self.parent / name)
-            for controller, root in self.hierarchies.items()
+            controller: f"{above}/{name}"
+            for controller, above in self._above.items()
             if controller != "cpuset" or limits.cores
         }
         files: list[tuple[str, str]] = []
@@ -103,7 +117,7 @@ class Cgroups:
             hard = hard_limit_mb(limits)
             if hard:
                 files.append((f"{places['memory']}/memory.limit_in_bytes", str(hard * MB)))
-                if (self.hierarchies["memory"] / self.parent / "memory.swappiness").exists():
+                if self._has("memory", "memory.swappiness"):
                     # Else the limit only slows: what is beyond it goes to disk.
                     files.append((f"{places['memory']}/memory.swappiness", "0"))
             if hard != limits.memory_mb:
@@ -111,7 +125,7 @@ class Cgroups:
         if "pids" in places and limits.pids_max:
             files.append((f"{places['pids']}/pids.max", str(limits.pids_max)))
         if "cpuset" in places:
-            nodes = _read(self.hierarchies["cpuset"] / self.parent / "cpuset.mems")
+            nodes = _read(Path(self._above["cpuset"]) / "cpuset.mems")
             files.append((f"{places['cpuset']}/cpuset.cpus", _cores(limits.cores)))
             files.append((f"{places['cpuset']}/cpuset.mems", nodes or "0"))
         kill = places.get("pids") or next(iter(places.values()), "")
@@ -119,15 +133,15 @@ class Cgroups:
         return TaskGroup(tuple(dict.fromkeys(places.values())), tuple(files), kill, ooms)
 
     def _v2(self, name: str, limits: TaskLimits) -> TaskGroup:
-        root = next(iter(self.hierarchies.values()))
-        place = str(root / self.parent / ("reserve" if limits.cores else "share") / f"{name}.scope")
+        above = next(iter(self._above.values()))
+        place = f"{above}/{'reserve' if limits.cores else 'share'}/{name}.scope"
         files: list[tuple[str, str]] = []
         if "cpu" in self.hierarchies and limits.cpu_mhz:
             files.append((f"{place}/cpu.weight", str(cpu_weight(limits.cpu_mhz))))
         if "memory" in self.hierarchies and limits.memory_mb:
             hard = hard_limit_mb(limits)
             files.append((f"{place}/memory.max", str(hard * MB) if hard else "max"))
-            if hard and (root / self.parent / "memory.swap.max").exists():
+            if hard and self._has("memory", "memory.swap.max"):
                 files.append((f"{place}/memory.swap.max", "0"))
             if hard != limits.memory_mb:
                 files.append((f"{place}/memory.low", str(limits.memory_mb * MB)))

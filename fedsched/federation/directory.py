@@ -148,6 +148,10 @@ class Directory:
         """All that are known of a region, by name, also those that do not answer."""
         return tuple(one for _, one in sorted(self._servers.items()) if one.region == region)
 
+    def server(self, server_id: str) -> Server | None:
+        """One of them by its id; None if nobody has that."""
+        return next((one for one in self._servers.values() if server_id and one.id == server_id), None)
+
     def leader(self, region: str) -> Server | None:
         """Who is believed to lead."""
         wanted = self._hint_of(region)

@@ -26,9 +26,8 @@ from typing import Final
 from fedsched.federation.directory import Directory, Server
 from fedsched.model.errors import DeadlineExceeded, FedschedError, Unavailable
 from fedsched.raft.errors import OutcomeUnknown
+from fedsched.rpc.context import HOPS_MAX
 
-HOPS_MAX: Final = 4
-"""Agent, server, server of the other region, its leader."""
 TRIES_MAX: Final = 3
 """Servers for one request: a region of five that keeps its majority has lost two."""
 DIAL_S: Final = 1.0

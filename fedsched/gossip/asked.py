@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from fedsched.gossip.members import Member
-from fedsched.gossip.messages import Address, Message, UserEvent
+from fedsched.gossip.messages import Address, Message, NameTaken, UserEvent
 
 # ----------------------------------------------------------------------- inputs
 
@@ -54,6 +54,8 @@ class Join(NamedTuple):
 
     addresses: tuple[Address, ...]
     retry: bool = True
+    op: int = 0
+    """Comes back with what came of it."""
 
 
 class Leave(NamedTuple):
@@ -148,9 +150,19 @@ class Warn(NamedTuple):
 
 
 class JoinEnded(NamedTuple):
-    """How many of the asked answered."""
+    """How many of the asked let us in."""
 
     reached: int
+    op: int = 0
+    taken: NameTaken | None = None
+    """Somebody refused us, because our name is another server's."""
+
+
+class RoundTripSeen(NamedTuple):
+    """A probe was answered by the member itself, after so long."""
+
+    name: str
+    round_trip_s: float
 
 
 class Gone(NamedTuple):
@@ -158,5 +170,14 @@ class Gone(NamedTuple):
 
 
 Effect: TypeAlias = (
-    SendPacket | OpenStream | AnswerStream | KeepIncarnation | MemberNews | EventNews | Warn | JoinEnded | Gone
+    SendPacket
+    | OpenStream
+    | AnswerStream
+    | KeepIncarnation
+    | MemberNews
+    | EventNews
+    | Warn
+    | JoinEnded
+    | RoundTripSeen
+    | Gone
 )

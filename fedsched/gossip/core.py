@@ -133,8 +133,8 @@ class GossipCore(Exchange):
                     done(None)
             case SendFailed():
                 self._on_send_failed(what)
-            case Join(addresses, retry):
-                self._join(addresses, retry)
+            case Join():
+                self._join(what)
             case Leave():
                 self._leave()
             case ChangeTags(meta):
@@ -220,9 +220,7 @@ class GossipCore(Exchange):
                 if self.me.inc != before:
                     answers.append(self.me.claim())
             else:
-                reply = self._stream_reply(message)
-                if reply is not None:
-                    answers.append(reply)
+                answers += self._stream_reply(message)
         return tuple(answers) or (Rows(self.name, ()),)
 
     # ----------------------------------------------------------------- commands
@@ -315,8 +313,12 @@ class GossipCore(Exchange):
         self._conflicts = {name: at for name, at in self._conflicts.items() if self.now - at < 60}
         if self.members.up == len(self.members):
             return
-        for member in [m for m in self.members if not m.is_up and self.now - m.changed_at >= _kept_s(m, profile)]:
-            self._forget(member.name)
+        overdue = [m for m in self.members if not m.is_up and self.now - m.changed_at >= _kept_s(m, profile)]
+        for member in overdue:
+            # Of a region that is failed as a whole nobody is forgotten: its addresses are the only way back to it, and
+            # however long a cut lasts, it heals by itself. Who has really gone for good is pruned by a person.
+            if member.state is State.LEFT or not self._is_failed_region(member.region):
+                self._forget(member.name)
 
     def _forget(self, name: str) -> None:
         member = self.members.get(name)

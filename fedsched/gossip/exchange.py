@@ -16,16 +16,18 @@ for ever), the next one waits longer.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
-from fedsched.gossip.asked import EventNews, JoinEnded
-from fedsched.gossip.members import Member, name_hash, odd_version
+from fedsched.gossip.asked import EventNews, Join, JoinEnded
+from fedsched.gossip.members import Member, id_of, name_hash, odd_version
 from fedsched.gossip.messages import (
     Address,
     Compare,
     Dead,
     Difference,
     Message,
+    NameTaken,
     PushPull,
     Row,
     Rows,
@@ -49,6 +51,20 @@ UNSETTLED_MAX_S: Final = 3.0
 _LINE = struct.Struct(">8sIB")
 
 
+class Entry:
+    """One attempt to enter the pool."""
+
+    __slots__ = ("left", "open", "reached", "taken", "wanted")
+
+    def __init__(self, wanted: Join, left: list[Address]) -> None:
+        self.wanted = wanted
+        self.left = left
+        """Whom to ask if those that are being asked do not answer."""
+        self.open = 0
+        self.reached = 0
+        self.taken: NameTaken | None = None
+
+
 class Exchange(Probing):
     """Both ends of every exchange."""
 
@@ -59,61 +75,74 @@ class Exchange(Probing):
         self._differs_since: float | None = None
         self._summary: tuple[int, bytes] = (-1, b"")
         self._elsewhere = False
-        self._join_left: list[Address] = []
-        self._join_open = 0
-        self._join_reached = 0
-        self._join_again: tuple[Address, ...] = ()
+        self._join_wanted: Join | None = None
+        """What is tried until it works; a later one takes its place."""
         self._join_wait_s = RETRY_FIRST_S
         self._after(self.chance.random() * self.profile.push_pull_s(len(self.members)), self._push_pull_tick)
 
     # ------------------------------------------------------------------ joining
 
-    def _join(self, addresses: tuple[Address, ...], retry: bool) -> None:
-        self._join_again = addresses if retry else ()
-        others = sorted({address for address in addresses if address != self.addr})
-        self._join_left = sorted(others, key=lambda _: self.chance.random())
-        self._join_reached = 0
+    def _join(self, wanted: Join) -> None:
+        if wanted.retry:
+            self._join_wanted = wanted
+        others = sorted({address for address in wanted.addresses if address != self.addr})
+        entry = Entry(wanted, sorted(others, key=lambda _: self.chance.random()))
         self._tell(self.me.claim(), own=True)
-        for _ in range(min(JOIN_AT_ONCE, len(self._join_left))):
-            self._join_next()
-        if not self._join_open:
-            self._out.append(JoinEnded(0))
+        for _ in range(min(JOIN_AT_ONCE, len(others))):
+            self._join_next(entry)
+        if not entry.open:
+            self._out.append(JoinEnded(0, wanted.op))
 
-    def _join_next(self) -> None:
-        if not self._join_left:
+    def _join_next(self, entry: Entry) -> None:
+        if not entry.left:
             return
-        self._join_open += 1
-        self._introduce(self._join_left.pop(), self._join_answered)
+        entry.open += 1
 
-    def _introduce(self, to: Address, done: object = None) -> None:
+        def answered(well: bool, taken: NameTaken | None) -> None:
+            entry.open -= 1
+            entry.reached += well
+            entry.taken = entry.taken or taken
+            if not well:
+                self._join_next(entry)
+            if not entry.open:
+                self._join_ended(entry)
+
+        self._introduce(entry.left.pop(), answered)
+
+    def _introduce(self, to: Address, done: Callable[[bool, NameTaken | None], None] | None = None) -> None:
         """Send a member all we know, and take over what it knows."""
 
         def answered(messages: tuple[Message, ...] | None) -> None:
             first = messages[0] if messages else None
             if isinstance(first, PushPull):
                 self._take_push_pull(first)
-            if callable(done):
-                done(isinstance(first, PushPull))
+            taken = self._refused_by(messages or ())
+            if done is not None:
+                done(isinstance(first, PushPull) and taken is None, taken)
 
         self._ask(to, (self._push_pull(join=True),), answered, self.now + self.profile.stream_timeout_s)
 
-    def _join_answered(self, well: bool) -> None:
-        self._join_open -= 1
-        self._join_reached += well
-        if not well:
-            self._join_next()
-        if self._join_open:
+    def _refused_by(self, messages: tuple[Message, ...]) -> NameTaken | None:
+        for message in messages:
+            if isinstance(message, NameTaken):
+                self._on_name_taken(message)
+                if message.node == self.name and message.addr != self.addr:
+                    return message
+        return None
+
+    def _join_ended(self, entry: Entry) -> None:
+        self._out.append(JoinEnded(entry.reached, entry.wanted.op, entry.taken))
+        if entry.wanted is not self._join_wanted:
             return
-        self._out.append(JoinEnded(self._join_reached))
-        if self._join_reached:
+        if entry.reached:
             self._join_wait_s = RETRY_FIRST_S
-        elif self._join_again and not self.is_leaving:
-            self._after(self._join_wait_s * (0.75 + 0.5 * self.chance.random()), self._join_retry)
+        elif not self.is_leaving:
+            self._after(self._join_wait_s * (0.75 + 0.5 * self.chance.random()), self._join_retry, entry.wanted)
             self._join_wait_s = min(RETRY_MAX_S, 2 * self._join_wait_s)
 
-    def _join_retry(self, _: object) -> None:
-        if not self._join_open:
-            self._join(self._join_again, True)
+    def _join_retry(self, wanted: Join) -> None:
+        if wanted is self._join_wanted:
+            self._join(wanted)
 
     def _push_pull(self, *, join: bool) -> PushPull:
         rows = tuple(member.row() for member in self.members)
@@ -260,19 +289,30 @@ class Exchange(Probing):
             self._tell(event)
             self._out.append(EventNews(event))
 
-    def _stream_reply(self, message: Message) -> Message | None:
+    def _stream_reply(self, message: Message) -> tuple[Message, ...]:
         """The answer to what somebody says on a stream."""
         match message:
             case PushPull():
                 answer = self._push_pull(join=False)
-                return answer if self._take_push_pull(message) else Rows(self.name, ())
+                if not self._take_push_pull(message):
+                    return (Rows(self.name, ()),)
+                taken = self._name_taken_from(message) if message.join else None
+                return (answer, taken) if taken is not None else (answer,)
             case Compare():
                 self.events.clock.witness(message.event_ltime - 1)
-                return Compare(self.name, self.members.digest, self.events.clock.time)
+                return (Compare(self.name, self.members.digest, self.events.clock.time),)
             case Summary():
-                return self._difference(message)
+                return (self._difference(message),)
             case Rows():
                 self._merge(message.rows, message.source)
-                return Rows(self.name, ())
+                return (Rows(self.name, ()),)
             case _:
-                return None
+                return ()
+
+    def _name_taken_from(self, theirs: PushPull) -> NameTaken | None:
+        """Who has the name of the one that asks us in, if that is another server."""
+        claim = next((row.claim for row in theirs.rows if row.claim.node == theirs.source), None)
+        owner = self.members.get(theirs.source)
+        if claim is None or owner is None or owner.state is State.LEFT or owner.addr == claim.addr:
+            return None
+        return NameTaken(owner.name, owner.addr, owner.id) if owner.id != id_of(claim.meta) else None

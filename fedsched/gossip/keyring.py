@@ -48,6 +48,19 @@ class Unreadable(FedschedError):
     http_status = 400
 
 
+FINGERPRINT_BYTES: Final = 8
+
+
+def fingerprint(key: bytes) -> str:
+    """A name for a key that may be shown to anybody and lead nobody to the key."""
+    return sha256(b"fedsched gossip key\0" + key).hexdigest()[: 2 * FINGERPRINT_BYTES]
+
+
+def show_key(key: bytes) -> str:
+    """A key as it stands in settings."""
+    return base64.b64encode(key).decode()
+
+
 def read_key(text: str) -> bytes:
     """A key as it stands in settings: base64 of 16, 24 or 32 bytes."""
     try:

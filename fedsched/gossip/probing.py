@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from fedsched.gossip.asked import SendFailed
+from fedsched.gossip.asked import RoundTripSeen, SendFailed
 from fedsched.gossip.claims import Claims
 from fedsched.gossip.foundation import SEQ_MASK, Timer
 from fedsched.gossip.members import Member
@@ -224,6 +224,7 @@ class Probing(Claims):
         if probe is not None:
             if probe.timeout.call is not None:
                 self._note_rtt(probe.region, self.now - probe.started)
+                self._out.append(RoundTripSeen(probe.target, self.now - probe.started))
                 self._tcp_only.pop(probe.target, None)
             self._probe_succeeded(probe)
             target = self.members.get(probe.target)

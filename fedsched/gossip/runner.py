@@ -11,7 +11,6 @@ A stream is a length and a body each way, then it is closed. Whatever cannot be 
 from __future__ import annotations
 
 import os
-import socket as plain_socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from fedsched.gossip.asked import (
     OpenStream,
     Packet,
     Publish,
+    RoundTripSeen,
     SendFailed,
     SendPacket,
     StreamAnswered,
@@ -46,13 +46,16 @@ from fedsched.gossip.asked import (
     Warn,
 )
 from fedsched.gossip.core import GossipCore
+from fedsched.gossip.durable_file import write_durably
 from fedsched.gossip.keyring import NONCE_BYTES, SEAL_OVERHEAD, Keyring, Unreadable, label_header, strip_label
 from fedsched.gossip.members import Member, encode_tags
 from fedsched.gossip.messages import VERSIONS_NOW, Address, Alive, Message, UserEvent
 from fedsched.gossip.profiles import FED, Profile
+from fedsched.gossip.seeking import GiveUp, Pause, Places, Seeking
 from fedsched.gossip.snapshot import BadSnapshot, Snapshot, decode_snapshot, encode_snapshot, first_incarnation
+from fedsched.gossip.sockets import bind, exactly, family_of, resolve
 from fedsched.gossip.wire import STREAM_LIMITS, BadPacket, decode_packet, decode_stream, encode
-from fedsched.model.errors import FedschedError, Unavailable
+from fedsched.model.errors import FedschedError
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry, counter, gauge
 
@@ -63,9 +66,10 @@ DATAGRAM_MAX: Final = 65_536
 HEAD_BYTES: Final = 4
 KEEP_S: Final = 10.0
 """How often what is known of others is written down, if it changed."""
+MAYBE_AFTER_S: Final = 2.0
+"""Places that nobody called gossip come last: servers that greet one another there tell each other the right ones."""
 PAUSE_S: Final = 0.02
 """After a failed receive: a network that is down must not keep the processor busy."""
-BIND_TRIES: Final = 8
 FILE: Final = "gossip.snapshot"
 
 RECEIVED: Final = counter("gossip.packets_received", "packets taken")
@@ -88,7 +92,11 @@ class GossipSettings:
     advertise: str = ""
     """The address that others are told; empty: the one it listens on."""
     join: tuple[str, ...] = ()
-    """host:port of members to enter by, beside those remembered."""
+    """host or host:port of members to enter by, beside those remembered."""
+    maybe: tuple[str, ...] = ()
+    """The same, but nobody is sure that gossip is spoken there: they are tried, and not missed if nobody answers."""
+    retry_max: int = 0
+    """Attempts to enter before giving up; 0: never."""
     profile: Profile = FED
     label: bytes = b""
     keys: tuple[bytes, ...] = ()
@@ -107,17 +115,24 @@ class GossipRunner:
         metrics: Registry,
         on_member: Callable[[MemberNews], None] = lambda _: None,
         on_event: Callable[[UserEvent], None] = lambda _: None,
+        on_round_trip: Callable[[Member, float], None] = lambda _member, _s: None,
     ) -> None:
         self.settings = settings
         self._env = env
         self._log = log
         self._on_member = on_member
         self._on_event = on_event
-        self._keyring = Keyring(settings.keys, settings.label) if settings.keys else None
+        self._on_round_trip = on_round_trip
+        self.keyring = Keyring(settings.keys, settings.label) if settings.keys else None
+        """What packets are sealed with; it may change while this member runs."""
         self._send_input, self._inputs = trio.open_memory_channel[Input](QUEUE_MAX)
         self._streams: dict[int, trio.SocketStream] = {}
         self._answers: dict[int, tuple[trio.Event, list[Message]]] = {}
         self._next_stream = 0
+        self._joins: dict[int, tuple[trio.Event, list[JoinEnded]]] = {}
+        self._next_join = 0
+        self._is_refused = False
+        """Our name is another server's, as the last that we asked said."""
         self._kept_at = -KEEP_S
         self._has_news = False
         self._is_gone = trio.Event()
@@ -132,32 +147,39 @@ class GossipRunner:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Be a member until cancelled or gone; `started` when the port is bound."""
-        self._udp, listener = await _bind(self.settings.host, self.settings.port)
-        host, port = self._udp.getsockname()[:2]
-        self.address = (self.settings.advertise or host, port)
-        kept = await trio.to_thread.run_sync(self._read_kept)
-        self._make_core(kept)
+        self._udp, listener = await bind(self.settings.host, self.settings.port)
+        try:
+            host, port = self._udp.getsockname()[:2]
+            self.address = (self.settings.advertise or host, port)
+            kept = await trio.to_thread.run_sync(self._read_kept)
+            self._make_core(kept)
+            await self._live(kept, listener, task_status)
+        finally:
+            self._udp.close()
+            listener.socket.close()
+
+    async def _live(
+        self, kept: Snapshot | None, listener: trio.SocketListener, task_status: trio.TaskStatus[None]
+    ) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._receive)
                 nursery.start_soon(trio.serve_listeners, self._serve, [listener])
                 nursery.start_soon(self._pump)
-                nursery.start_soon(self._enter, kept)
+                nursery.start_soon(self._seek, kept)
                 task_status.started()
                 await self._is_gone.wait()
                 nursery.cancel_scope.cancel("gone")
         finally:
-            self._udp.close()
             with trio.CancelScope(shield=True):
-                await listener.aclose()
                 await self._keep(force=True)
 
     def _make_core(self, kept: Snapshot | None) -> None:
         settings = self.settings
         inc = first_incarnation(kept.inc if kept else None, self._env.wall())
         me = Alive(inc, settings.name, self.address, encode_tags(settings.tags), VERSIONS_NOW)
-        overhead = len(label_header(settings.label)) + (SEAL_OVERHEAD if self._keyring else 0)
+        overhead = len(label_header(settings.label)) + (SEAL_OVERHEAD if self.keyring else 0)
         self.core = GossipCore(
             settings.profile,
             me,
@@ -167,13 +189,53 @@ class GossipRunner:
             overhead=overhead,
         )
 
-    async def _enter(self, kept: Snapshot | None) -> None:
-        """Join those we are told of and those we remember; after a farewell only the former."""
-        addresses = [await _resolve(text, self._log) for text in self.settings.join]
+    async def _seek(self, kept: Snapshot | None) -> None:
+        """Look for the pool by those we are told of and those we remember; after a farewell only by the former."""
+        settings = self.settings
         remembered = kept.addresses() if kept and not kept.has_left else ()
-        wanted = tuple(dict.fromkeys((*(one for one in addresses if one), *remembered)))
-        if wanted:
-            await self._send_input.send(Join(wanted))
+        if not (settings.join or settings.maybe or remembered):
+            return
+        seeking = Seeking(
+            self.address,
+            self._env.rng("gossip-seeking"),
+            retry_max=settings.retry_max if settings.join else 0,
+            was_in=any(address != self.address for address in remembered),
+            reclaim_s=settings.profile.reclaim_s,
+        )
+        if not settings.join and not remembered:
+            await trio.sleep(MAYBE_AFTER_S)
+        while True:
+            if self.core.members.up > 1 and not self._is_refused:
+                seeking.met()
+            whom = seeking.whom(await self._places(), self.members)
+            if remembered and self.core.members.up <= 1:
+                whom = tuple(dict.fromkeys((*(whom or ()), *remembered)))
+            if whom is None:
+                verdict: Pause | GiveUp = seeking.rested()
+            else:
+                ended = await self._join(whom)
+                is_alone = self.core.members.up <= 1
+                verdict = seeking.asked(ended.reached, ended.taken, trio.current_time(), is_alone=is_alone)
+            if isinstance(verdict, GiveUp):
+                raise verdict.why
+            await trio.sleep(verdict.seconds)
+
+    async def _places(self) -> Places:
+        """Where the configured names lead now."""
+        family = family_of(self.settings.host)
+        names = dict.fromkeys((*self.settings.join, *self.settings.maybe))
+        return {name: await resolve(name, family, self._log) for name in names}
+
+    async def _join(self, addresses: tuple[Address, ...]) -> JoinEnded:
+        """Enter by way of these; what came of it."""
+        self._next_join = op = self._next_join + 1
+        done, ended = self._joins[op] = (trio.Event(), [])
+        try:
+            await self._send_input.send(Join(addresses, retry=False, op=op))
+            await done.wait()
+        finally:
+            del self._joins[op]
+        return ended[0]
 
     # ---- what is asked --------------------------------------------------------------------------------------
 
@@ -182,12 +244,10 @@ class GossipRunner:
         """Everybody who is known, this member included."""
         return tuple(self.core.members)
 
-    async def join(self, addresses: Iterable[str]) -> int:
-        """Enter by way of these; how many names could be understood."""
-        found = [one for one in [await _resolve(text, self._log) for text in addresses] if one]
-        if found:
-            await self._send_input.send(Join(tuple(found), retry=False))
-        return len(found)
+    async def join(self, text: str) -> JoinEnded:
+        """Enter by way of this place, which may be a name with several addresses; what came of it."""
+        found = await resolve(text, family_of(self.settings.host), self._log)
+        return await self._join(found) if found else JoinEnded(0)
 
     async def leave(self) -> None:
         """Say farewell; returns when it has had time to get around."""
@@ -249,8 +309,16 @@ class GossipRunner:
                 self._on_event(event)
             case Warn(code, about):
                 self._log.warn("gossip_warning", code=code, about=about)
-            case JoinEnded(reached):
-                self._log.info("gossip_joined", reached=reached)
+            case JoinEnded(reached, op, taken):
+                self._log.info("gossip_joined", reached=reached, refused=taken is not None)
+                self._is_refused = taken is not None and not reached
+                if op in self._joins:
+                    self._joins[op][1].append(effect)
+                    self._joins[op][0].set()
+            case RoundTripSeen(name, round_trip_s):
+                target = self.core.members.get(name)
+                if target is not None:
+                    self._on_round_trip(target, round_trip_s)
             case Gone():
                 self._is_gone.set()
 
@@ -263,14 +331,14 @@ class GossipRunner:
                 self._send_input.send_nowait(SendFailed(to))
 
     def _sealed(self, data: bytes) -> bytes:
-        if self._keyring is None:
+        if self.keyring is None:
             return label_header(self.settings.label) + data
-        return self._keyring.seal(data, os.urandom(NONCE_BYTES))
+        return self.keyring.seal(data, os.urandom(NONCE_BYTES))
 
     def _opened(self, data: bytes) -> bytes:
-        if self._keyring is None:
+        if self.keyring is None:
             return strip_label(data, self.settings.label)
-        return self._keyring.open(data)
+        return self.keyring.open(data)
 
     # ---- packets and streams --------------------------------------------------------------------------------
 
@@ -326,10 +394,10 @@ class GossipRunner:
         await self._send_input.send(given)
 
     async def _read(self, stream: trio.SocketStream) -> list[Message]:
-        length = int.from_bytes(await _exactly(stream, HEAD_BYTES), "big")
+        length = int.from_bytes(await exactly(stream, HEAD_BYTES), "big")
         if length > STREAM_LIMITS.bytes_max:
             raise BadPacket(f"a stream of {length} bytes; {STREAM_LIMITS.bytes_max} is the most")
-        return decode_stream(self._opened(await _exactly(stream, length)))
+        return decode_stream(self._opened(await exactly(stream, length)))
 
     async def _write(self, stream: trio.SocketStream, messages: Iterable[Message]) -> None:
         body = self._sealed(encode(messages))
@@ -353,63 +421,8 @@ class GossipRunner:
         self._has_news, self._kept_at = False, now
         data = encode_snapshot(self.core.snapshot())
         try:
-            await trio.to_thread.run_sync(_write_durably, self.settings.directory / FILE, data)
+            await trio.to_thread.run_sync(write_durably, self.settings.directory / FILE, data)
         except OSError as error:
             # Without the file a member that returns begins with the clock, and others tell it the number to beat. What
             # a failing disk means for a server is not decided here.
             self._log.warn("gossip_snapshot_not_written", why=str(error))
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    temporary = path.with_suffix(".new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-async def _bind(host: str, port: int) -> tuple[trio.socket.SocketType, trio.SocketListener]:
-    """Both kinds on one port; one that the system chose for the first may be taken for the second."""
-    family = plain_socket.AF_INET6 if ":" in host else plain_socket.AF_INET
-    for attempt in range(BIND_TRIES):
-        udp = trio.socket.socket(family, plain_socket.SOCK_DGRAM)
-        try:
-            await udp.bind((host, port))
-            (listener,) = await trio.open_tcp_listeners(udp.getsockname()[1], host=host)
-            return udp, listener
-        except OSError as error:
-            udp.close()
-            if port or attempt == BIND_TRIES - 1:
-                raise Unavailable(
-                    f"cannot listen on {host}:{port} (gossip): {error.strerror or error}",
-                    hint="is another agent running here? choose another port with ports.serf",
-                ) from error
-    raise AssertionError("unreachable")
-
-
-async def _resolve(text: str, log: Logger) -> Address | None:
-    host, _, port = text.rpartition(":")
-    try:
-        found = await trio.socket.getaddrinfo(host.strip("[]"), int(port), type=plain_socket.SOCK_DGRAM)
-    except (OSError, ValueError) as error:
-        log.warn("gossip_address_unknown", address=text[:200], why=str(error))
-        return None
-    return (str(found[0][4][0]), int(found[0][4][1]))
-
-
-async def _exactly(stream: trio.SocketStream, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
-        data = await stream.receive_some(min(65_536, count - len(found)))
-        if not data:
-            raise BadPacket("the stream ended in the middle")
-        found += data
-    return bytes(found)

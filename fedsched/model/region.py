@@ -30,6 +30,8 @@ class ServerMember(Record):
     delegate_min: int = 2
     delegate_max: int = 5
     delegate_cur: int = 4
+    is_suspect: Annotated[bool, "It did not answer lately, and has a little time left to do so."] = False
+    round_trip_ms: Annotated[float | None, "From the server that answers and back; null until it was measured."] = None
 
     @property
     def region(self) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fedsched.model.declare import Record
+
+HOPS_MAX: Final = 4
+"""How often a call is passed on: agent, server, server of the other region or its leader, one change of leader."""
 
 
 class RequestID(Record):

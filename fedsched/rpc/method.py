@@ -43,7 +43,7 @@ class Method(msgspec.Struct, Generic[Q, R], frozen=True, eq=False):
     runs_at: RunsAt
     needs: str
     """The capability a token must have: a namespace capability (`read-job`), an area and level (`operator:write`),
-    `server` for what only servers ask of each other, or nothing."""
+    `server` for what only servers of one region ask of each other, `pool` for those of all regions, or nothing."""
     doc: str
     writes: bool = False
     """Whether it changes replicated state: such calls carry a request id, so that a retry is not done twice."""

@@ -10,12 +10,10 @@ from msgspec import structs
 from fedsched.model.errors import Unavailable
 from fedsched.rpc.body import Answer, Body
 from fedsched.rpc.caller import Caller, RawStream
+from fedsched.rpc.context import HOPS_MAX
 from fedsched.rpc.server_side import CallContext, Items
 from fedsched.wire.call_state import Flow
 from fedsched.wire.groups import open_plain_nursery
-
-HOPS_MAX = 4
-"""Agent, server, leader, and one change of leader on the way."""
 
 
 def hop_of(name: str, region: str) -> str:

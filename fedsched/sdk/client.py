@@ -87,7 +87,8 @@ class Client:
         So a caller that finds nothing can wait for it: `call(..., min_index=client.last.index)`.
         """
         self._dial = dial
-        self._patience_s = patience_s
+        self.patience_s = patience_s
+        """How long a call goes on trying, unless it says otherwise."""
         self._now = now
         self._sleep = sleep
         self._link: ClientLink | None = None
@@ -110,7 +111,7 @@ class Client:
         """Ask, and wait for the answer for `patience_s` at most (beyond `max_wait_s`, for a blocking query)."""
         meta = self._meta(method, region, namespace, stale, min_index, max_wait_s)
         payload = _sealed(meta, request)
-        patience = self._patience_s if patience_s is None else patience_s
+        patience = self.patience_s if patience_s is None else patience_s
         deadline = self._now() + max_wait_s * WAIT_JITTER + patience
         pause = PAUSE_FIRST_S
         heard: FedschedError | None = None
@@ -240,7 +241,7 @@ class Client:
             self.close()  # it may have been the link; a fresh one costs next to nothing
         if self._now() + pause >= deadline:
             raise DeadlineExceeded(
-                f"{method.name} was given up after {self._patience_s:.0f} s; last heard: {error.message}",
+                f"{method.name} was given up after {self.patience_s:.0f} s; last heard: {error.message}",
                 hint=_what_now(method, error),
             ) from error
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from fedsched.wire.address import Address, parse_address
 
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:4646"
+ALL_REGIONS: Final = "*"
 TLS_SETTINGS: Final = ("ca_cert", "ca_path", "client_cert", "client_key", "tls_server_name")
 
 
@@ -27,6 +28,11 @@ class Target(NamedTuple):
     tls_skip_verify: bool = False
     others: tuple[Address, ...] = ()
     """Agents of the same region to try when the first is not there."""
+
+    @property
+    def names_several(self) -> bool:
+        """Whether `region` is a list of regions, or `*` for all: for commands; a call goes to one."""
+        return "," in self.region or self.region.strip() == ALL_REGIONS
 
 
 def target_of(address: str = "", environ: Mapping[str, str] | None = None, **given: str | bool | None) -> Target:

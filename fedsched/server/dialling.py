@@ -27,11 +27,19 @@ class Dialer:
         self._tls = tls
         self._overrides = dict(overrides or {})
 
-    async def open(self, peer: ServerInfo, preamble: Preamble) -> trio.abc.Stream:
-        """A stream to this server that has announced its protocol; `Unavailable` if nobody is there."""
-        return await self.open_address(self._overrides.get(peer.name, peer.address), preamble)
+    @property
+    def has_tls(self) -> bool:
+        return self._tls is not None
 
-    async def open_address(self, address: str, preamble: Preamble) -> trio.abc.Stream:
+    async def open(self, peer: ServerInfo, preamble: Preamble, region: str = "") -> trio.abc.Stream:
+        """A stream to this server that has announced its protocol; `Unavailable` if nobody is there.
+
+        Under TLS it has shown that it is a server of that region, our own unless another one is named: where it is may
+        have come from anybody.
+        """
+        return await self.open_address(self._overrides.get(peer.name, peer.address), preamble, region)
+
+    async def open_address(self, address: str, preamble: Preamble, region: str = "") -> trio.abc.Stream:
         host, port = split_host_port(address, RPC_PORT)
         try:
             stream = await trio.open_tcp_stream(host, port)
@@ -44,7 +52,7 @@ class Dialer:
         carrier: trio.abc.Stream = stream
         try:
             if self._tls is not None:
-                carrier = trio.SSLStream(stream, self._tls.dialling, server_hostname=self._tls.server_name)
+                carrier = trio.SSLStream(stream, self._tls.dialling, server_hostname=self._tls.name_in(region))
             await carrier.send_all(preamble.value)
         except trio.BrokenResourceError as error:
             await trio.aclose_forcefully(stream)

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class NoLeader(Unavailable):
-    """The region has no leader just now."""
+    """The region has no leader just now. Programs know this refusal by how its message begins."""
 
     code = "no_leader"
 
@@ -230,7 +230,7 @@ class Dispatch:
         leader = self._leader()
         if leader is None:
             return NoLeader(
-                f"{context.method.name}: region {self._region!r} has no leader (waited {PATIENCE_S:g} s)",
+                f"No cluster leader: {context.method.name} waited {PATIENCE_S:g} s for one in region {self._region!r}",
                 hint="are a majority of its servers up? `fedsched operator raft list-peers -stale` shows them",
             )
         return Unavailable(

@@ -59,6 +59,8 @@ class Wait:
     """Not yet; `why` is for the log and for whoever asks why nothing happens."""
 
     why: str
+    is_refusal: bool = False
+    """It will not come by itself: somebody has to change a setting."""
 
 
 class FormingCore:
@@ -95,7 +97,8 @@ class FormingCore:
         odd = [g for g in live if g.bootstrap_expect != expect]
         if odd:
             said = ", ".join(f"{g.name} expects {g.bootstrap_expect}" for g in odd)
-            return Wait(f"this server expects {expect} servers but {said}: make bootstrap_expect the same everywhere")
+            why = f"this server expects {expect} servers but {said}: make bootstrap_expect the same everywhere"
+            return Wait(why, is_refusal=True)
         founders = [self._me, *live]
         if len(founders) != expect:
             names = ", ".join(sorted(g.name for g in founders))

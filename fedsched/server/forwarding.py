@@ -1,8 +1,9 @@
 """Passes calls on to other regions: dials whom the router names, in its order, until one answers.
 
 What another region answers is returned unchanged, refusals included. A server that cannot be reached, or whose link
-breaks, is followed by the next one of its region, as long as that is safe: a read, or a write with a request id, which
-is carried out once however often it is sent. What has begun to stream is not begun again.
+breaks or falls silent (see `silence`), is followed by the next one of its region, as long as that is safe: a read, or
+a write with a request id, which is carried out once however often it is sent. What has begun to stream is not begun
+again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fedsched.rpc.method import RunsAt
 from fedsched.rpc.relay import relay
 from fedsched.rpc.server_side import CallContext
 from fedsched.server.peers import PeerLinks
+from fedsched.server.silence import unless_silent
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry, counter
 from fedsched.wire.call_state import Flow
@@ -85,14 +87,15 @@ class Forwarding:
                 route.abandoned()
                 raise
             try:
-                answer = await self._ask(caller, context, request, math.inf if is_stream else deadline)
-            except LinkClosed as error:
+                async with unless_silent(caller.link, chosen.server.name, is_watched=wanted.may_repeat):
+                    answer = await self._ask(caller, context, request, math.inf if is_stream else deadline)
+            except FedschedError as error:
+                if not _is_lost(error, caller):
+                    route.answered()  # with a refusal
+                    raise
                 self._note_failure(chosen, str(error))
                 route.failed(Outcome.NO_ANSWER, str(error), trio.current_time())
                 continue
-            except FedschedError:
-                route.answered()  # with a refusal
-                raise
             except BaseException:
                 route.abandoned()
                 raise
@@ -103,7 +106,7 @@ class Forwarding:
     async def _reach(self, chosen: Try) -> LinkCaller:
         try:
             with trio.fail_at(chosen.dial_until):
-                return await self._peers.caller_at(chosen.server.rpc)
+                return await self._peers.caller_at(chosen.server.rpc, chosen.server.region)
         except trio.TooSlowError:
             raise Unavailable(f"{chosen.server.name} cannot be reached at {chosen.server.rpc}: no connection") from None
 
@@ -121,6 +124,11 @@ class Forwarding:
         self._failed.labels(chosen.server.region).add()
         self.on_failure(chosen.server.name)
         self._log.info("forward_failed", server=chosen.server.name, address=chosen.server.rpc, why=why)
+
+
+def _is_lost(error: FedschedError, caller: LinkCaller) -> bool:
+    """Whether the link went before the answer came. A call that was under way hears of it as plain `Unavailable`."""
+    return isinstance(error, LinkClosed) or (error.code == Unavailable.code and caller.link.closed is not None)
 
 
 def _ignored(_: str) -> None:

@@ -1,12 +1,16 @@
 """Runs the forming core: greets other servers until this one belongs to a region, then keeps its entry there true.
 
-Greeting is by plain calls. A server that already has a log greets too: it may have moved to another address, and those
+Greeting is by plain calls, to those whom the settings name and to those whom gossip has found. What gossip says is only
+where to try: who is there, and whether a region is founded, is decided by the greetings alone.
+
+A server that already has a log greets too: it may have moved to another address, and those
 that are new learn from its greeting that there is a region to join.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Protocol
 
 import trio
 
@@ -33,6 +37,19 @@ HEARD_MAX: Final = 64
 """Servers remembered from greetings; far more than a region has."""
 
 
+class Pool(Protocol):
+    """What gossip contributes, if there is any."""
+
+    def neighbours(self) -> Iterable[str]:
+        """Addresses of servers of this region that gossip knows."""
+
+    def gossip_address(self) -> str:
+        """Where others can join us; empty if nowhere."""
+
+    def meet(self, address: str) -> None:
+        """A server of our region has its gossip here. Never waits."""
+
+
 class JoinGaveUp(FedschedError):
     """Nobody let us in within the attempts that the configuration allows."""
 
@@ -43,12 +60,20 @@ class Joining:
     """Brings one server into its region."""
 
     def __init__(
-        self, options: ServerOptions, me: ServerInfo, *, raft: RaftRunner, peers: PeerLinks, log: Logger
+        self,
+        options: ServerOptions,
+        me: ServerInfo,
+        *,
+        raft: RaftRunner,
+        peers: PeerLinks,
+        pool: Pool,
+        log: Logger,
     ) -> None:
         self._options = options
         self._me = me
         self._raft = raft
         self._peers = peers
+        self._pool = pool
         self._log = log
         self._core = FormingCore(self._greeting(frozenset()))
         self._known: dict[str, str] = {}
@@ -81,6 +106,8 @@ class Joining:
         for other in hello.others[:HEARD_MAX]:
             self._note(other.id, other.address)
         self._note(hello.id, hello.address)
+        if hello.gossip and hello.region == self._options.region and hello.id != self._me.id:
+            self._pool.meet(hello.gossip)
         return self.hello()
 
     def hello(self) -> ServerHello:
@@ -96,6 +123,7 @@ class Joining:
             seen=tuple(sorted(self._core.seen(now))),
             others=tuple(ServerAddress(id=o.id, name=o.name, address=o.address) for o in self._core.others(now)),
             version_max=COMMAND_VERSION,
+            gossip=self._pool.gossip_address(),
         )
 
     @property
@@ -111,19 +139,23 @@ class Joining:
             self._known[address] = server_id
 
     async def _greet_all(self) -> None:
-        addresses = {a for a in (*self._options.join, *self._known) if a != self._me.address}
+        found = sorted(self._pool.neighbours())[:HEARD_MAX]
+        addresses = {a for a in (*self._options.join, *self._known, *found) if a != self._me.address}
         async with trio.open_nursery() as nursery:
             for address in sorted(addresses):
-                nursery.start_soon(self._greet, address)
+                nursery.start_soon(self.greet, address)
 
-    async def _greet(self, address: str) -> None:
+    async def greet(self, address: str) -> ServerHello | None:
+        """Tell whoever is there who we are; what it says of itself, or None if nobody answers."""
         try:
             with trio.fail_after(CALL_S):
                 caller = await self._peers.caller_at(address)
                 reply, _ = await caller.call(SERVER_HELLO, self.hello())
             self.hear(reply)
+            return reply
         except (FedschedError, trio.TooSlowError) as weather:
             self._log.debug("greeting_failed", address=address, why=str(weather))
+            return None
 
     async def _decide(self) -> None:
         if self._belongs():
@@ -137,10 +169,11 @@ class Joining:
                     self._log.info("region_founded", region=self._options.region, servers=names)
             case Join(through=through):
                 await self._ask_in(through)
-            case Wait(why=why):
+            case Wait(why=why, is_refusal=is_refusal):
                 if why != self._said:
                     self._said = why
-                    self._log.info("waiting_for_region", why=why)
+                    say = self._log.warn if is_refusal else self._log.info
+                    say("region_refused" if is_refusal else "waiting_for_region", why=why)
 
     async def _ask_in(self, through: ServerInfo) -> None:
         try:
@@ -167,9 +200,9 @@ class Joining:
             await trio.sleep(self._options.join_interval_s)
 
     def _whom_to_tell(self) -> list[str]:
-        """Whom we were told to join, then whom the config knows; ourselves if there is nobody else."""
+        """Whom we were told to join, whom gossip knows, whom the config knows; ourselves if there is nobody else."""
         others = [server.address for server in self._raft.core.config.servers if server.id != self._me.id]
-        addresses = dict.fromkeys([*self._options.join, *others])
+        addresses = dict.fromkeys([*self._options.join, *sorted(self._pool.neighbours())[:HEARD_MAX], *others])
         addresses.pop(self._me.address, None)
         return list(addresses) if others else [self._me.address]
 

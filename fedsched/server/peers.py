@@ -49,25 +49,30 @@ class PeerLinks:
         """Somebody to fetch much from: a link of its own, so that nothing else queues behind it."""
         return await self._caller(f"bulk:{peer.id}", peer)
 
-    async def caller_at(self, address: str) -> LinkCaller:
-        """The same for a server of which only the address is known yet."""
-        return await self._caller(f"at:{address}", ServerInfo("", "", address))
+    async def caller_at(self, address: str, region: str = "") -> LinkCaller:
+        """The same for a server of which only the address is known yet, and the region if it is another one."""
+        return await self._caller(f"at:{address} in:{region}", ServerInfo("", "", address), region)
 
-    async def _caller(self, key: str, peer: ServerInfo) -> LinkCaller:
+    @property
+    def has_tls(self) -> bool:
+        """Whether what is said here is sealed, and each end knows who the other is."""
+        return self._dialer.has_tls
+
+    async def _caller(self, key: str, peer: ServerInfo, region: str = "") -> LinkCaller:
         turn = self._turns.setdefault(key, trio.Lock())
         async with turn:
             link = self._links.get(key)
             if link is None or not link.may_call:
-                link = self._links[key] = await self._dial(peer)
+                link = self._links[key] = await self._dial(peer, region)
         return LinkCaller(link)
 
-    async def _dial(self, peer: ServerInfo) -> Link:
+    async def _dial(self, peer: ServerInfo, region: str) -> Link:
         nursery = self._nursery
         if nursery is None:
             raise Unavailable("this server is not running")
         try:
             with trio.fail_after(DIAL_S):
-                stream = await self._dialer.open(peer, Preamble.CALLS)
+                stream = await self._dialer.open(peer, Preamble.CALLS, region)
                 carrier = StreamCarrier(stream, peer.name or peer.address)
                 link = Link(carrier, is_opener=True, limits=SERVER_LIMITS, greeting=self._greeting)
                 if self._nursery is not nursery:

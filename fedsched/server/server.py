@@ -16,6 +16,8 @@ import trio
 
 from fedsched.env.env import Env
 from fedsched.federation.directory import Directory
+from fedsched.gossip.keyring_file import FILE as KEYRING_FILE
+from fedsched.gossip.keyring_file import load_ring
 from fedsched.model.errors import FedschedError, Unavailable
 from fedsched.model.region import ServerMember
 from fedsched.raft.assemble import OpenedDisk, load_snapshot, make_runner, open_disk
@@ -43,6 +45,7 @@ from fedsched.server.door import ServerDoor
 from fedsched.server.dry_runs import DryRuns
 from fedsched.server.endpoints.agent import AgentEndpoint, AgentFacts
 from fedsched.server.endpoints.evaluation import EvaluationEndpoint
+from fedsched.server.endpoints.gossip import GossipEndpoint
 from fedsched.server.endpoints.job import JobEndpoint
 from fedsched.server.endpoints.raft import RaftEndpoint
 from fedsched.server.endpoints.scheduling import SchedulingEndpoint
@@ -56,6 +59,7 @@ from fedsched.server.leader.autopilot import AutopilotService
 from fedsched.server.leader.broker import BrokerService
 from fedsched.server.leader.office import LeaderService, hold_office
 from fedsched.server.leader.plan_apply import PlanApplier
+from fedsched.server.leader.reconcile import ReconcileService
 from fedsched.server.leader.versions import VersionService
 from fedsched.server.leader.work import LeaderWork
 from fedsched.server.machine import StateMachine
@@ -66,14 +70,15 @@ from fedsched.server.proposals import Proposals
 from fedsched.server.raft_metrics import watch_raft
 from fedsched.server.region_calls import RegionCalls
 from fedsched.server.served_types import ServedTypes
-from fedsched.server.settings import ServerOptions
+from fedsched.server.settings import GossipOptions, ServerOptions
 from fedsched.server.waits import StateWaits
-from fedsched.server.wan import Wan
+from fedsched.server.wan import Wan, place_text
 from fedsched.server.warming import warm_up
 from fedsched.server.work_source import LeaderElsewhere, OwnOffice, WorkSource
 from fedsched.server.workers import Workers
 from fedsched.telemetry.log import Logger
 from fedsched.telemetry.metrics import Registry
+from fedsched.wire.address import split_host_port
 from fedsched.wire.limits import ByteBudget
 from fedsched.wire.stream import Preamble
 
@@ -128,9 +133,10 @@ class Server:
         try:
             for problem in disk.problems:
                 self._log.warn("snapshot_unusable", why=problem)
+            gossip = await self._with_ring_on_disk(self.options.gossip)
             gc.collect()
             gc.freeze()  # what was restored lives as long as the process: no collection needs to look at it again
-            await self._run(disk, machine, task_status)
+            await self._run(disk, machine, gossip, task_status)
         finally:
             with trio.move_on_after(HAND_OVER_S, shield=True):
                 await trio.to_thread.run_sync(disk.close, abandon_on_cancel=True)
@@ -173,11 +179,31 @@ class Server:
             raise
         return disk
 
-    async def _run(self, disk: OpenedDisk, machine: StateMachine, task_status: trio.TaskStatus[None]) -> None:
+    async def _with_ring_on_disk(self, gossip: GossipOptions | None) -> GossipOptions | None:
+        """The options with the keys in force, which a rotation may have changed since they were configured."""
+        if gossip is None:
+            return None
+        ring = await trio.to_thread.run_sync(load_ring, self.options.data_dir, gossip.keys)
+        if ring.is_overruled:
+            self._log.warn(
+                "gossip_key_overruled",
+                hint=f"the key in the settings is not the one in {KEYRING_FILE}, which counts: was it rotated?"
+                " change server.encrypt to the new one",
+            )
+        return replace(gossip, keys=ring.keys)
+
+    async def _run(
+        self,
+        disk: OpenedDisk,
+        machine: StateMachine,
+        gossip: GossipOptions | None,
+        task_status: trio.TaskStatus[None],
+    ) -> None:
         options = self.options
         listeners = await _listen(options.rpc_host, options.rpc_port)
         host, port = listeners[0].socket.getsockname()[:2]
-        self.me = ServerInfo(disk.data_dir.server_id, options.name, options.advertise or f"{host}:{port}")
+        advertised = split_host_port(options.advertise, port) if options.advertise else (host, port)
+        self.me = ServerInfo(disk.data_dir.server_id, options.name, place_text(advertised))
         dialer = Dialer(options.tls, options.peer_address_overrides)
         peers = PeerLinks(dialer, server_id=self.me.id, log=self._log)
         members = Members(Self(self.me.id, self.me.name, self.me.address, options.region, options.datacenter))
@@ -194,13 +220,14 @@ class Server:
             metrics=self._metrics,
             log=self._log,
         )
-        joining = Joining(options, self.me, raft=raft, peers=peers, log=self._log)
-        autopilot = AutopilotService(raft, members, self._autopilot_settings, self._log)
+        joining = Joining(options, self.me, raft=raft, peers=peers, pool=self, log=self._log)
+        reconcile = ReconcileService(desk, joining, lambda: self.wan, lambda: LocalCaller(self.calls, identity=SERVER))
+        autopilot = AutopilotService(raft, members, self._autopilot_settings, self._log, gone=reconcile.verdicts)
         self.feed = FleetFeed(machine)
         broker = BrokerService(desk)
         applier = PlanApplier(desk, broker, self.feed, rejections=options.rejections)
         self.work = LeaderWork(desk, broker, applier)
-        self.office_services = [autopilot, VersionService(desk), applier, broker]
+        self.office_services = [autopilot, reconcile, VersionService(desk), applier, broker]
         enabled = self._schedulers.enabled
         served = ServedTypes(desk, self._schedulers, workers=options.num_schedulers)
         dry_runs = DryRuns(lambda: self.feed.fleet, desk.proposals.now_ns, enabled)
@@ -238,7 +265,8 @@ class Server:
             log=self._log,
             metrics=self._metrics,
         )
-        wan = self.wan = self._make_wan(raft)
+        wan = self.wan = self._make_wan(gossip, raft, peers)
+        endpoints.append(GossipEndpoint(wan, options.region))
         if wan is not None:
             forwarding.on_failure = wan.gossip.look_at
         dispatch = Dispatch(
@@ -274,20 +302,29 @@ class Server:
             await nursery.start(peers.run)
             await nursery.start(raft.run)
             nursery.start_soon(trio.serve_listeners, door.serve, listeners)
-            nursery.start_soon(joining.run)
             nursery.start_soon(dispatch.run)
             nursery.start_soon(workers.run)
             nursery.start_soon(around.uplinks.run)
             if wan is not None:
                 await nursery.start(wan.run)
+            nursery.start_soon(joining.run)
             self._log.info("server_started", server=self.me.name, server_id=self.me.id, address=self.me.address)
             task_status.started()
 
     def _far_members(self) -> tuple[ServerMember, ...]:
         return self.wan.far_members() if self.wan is not None else ()
 
-    def _make_wan(self, raft: RaftRunner) -> Wan | None:
-        gossip = self.options.gossip
+    def neighbours(self) -> tuple[str, ...]:
+        return self.wan.neighbours() if self.wan is not None else ()
+
+    def gossip_address(self) -> str:
+        return self.wan.gossip_address if self.wan is not None else ""
+
+    def meet(self, address: str) -> None:
+        if self.wan is not None:
+            self.wan.meet(address)
+
+    def _make_wan(self, gossip: GossipOptions | None, raft: RaftRunner, peers: PeerLinks) -> Wan | None:
         if gossip is None:
             return None
         if not gossip.is_safe:
@@ -299,6 +336,7 @@ class Server:
             self.me,
             self.directory,
             raft,
+            peers=peers,
             env=self._env,
             log=self._log,
             metrics=self._metrics,

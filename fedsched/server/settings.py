@@ -24,18 +24,25 @@ class GossipOptions:
     advertise: str = ""
     join: tuple[str, ...] = ()
     """Gossip addresses of servers of any region."""
+    maybe: tuple[str, ...] = ()
+    """Addresses of servers of this region, of which nobody said whether gossip is there: tried, and not missed."""
+    retry_max: int = 0
+    """Attempts to enter the pool before giving up; 0: never."""
     keys: tuple[bytes, ...] = ()
     profile: Profile = FED
 
     @property
     def is_safe(self) -> bool:
         """Sealed, or only to be heard on this machine."""
-        if self.keys:
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"  # any other name may lead anywhere
+        return bool(self.keys) or is_loopback_host(self.host)
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether only this machine hears what is said there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"  # any other name may lead anywhere
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """TLS on the server port: both sides show a certificate of the region's own authority, or there is no connection.
 
-A server's certificate carries the name `server.REGION.fedsched`; whoever dials checks it, so that a certificate of a
-client agent, though signed by the same authority, cannot stand in for a server.
+A server's certificate carries the name `server.REGION.fedsched`; whoever dials a server of that region checks it, so
+that a certificate of a client agent, though signed by the same authority, cannot stand in for a server. Regions that
+talk to each other share the authority.
 """
 
 from __future__ import annotations
@@ -28,6 +29,15 @@ class TlsContexts:
     listening: ssl.SSLContext
     dialling: ssl.SSLContext
     server_name: str
+    """Of a server of the own region."""
+
+    def name_in(self, region: str) -> str:
+        """The name that a server of some region must have; no region is the own one."""
+        return server_name(region) if region else self.server_name
+
+
+def server_name(region: str) -> str:
+    return f"server.{region}.fedsched"
 
 
 def load_contexts(files: TlsFiles, region: str, *, verify_server_name: bool = True) -> TlsContexts:
@@ -36,7 +46,7 @@ def load_contexts(files: TlsFiles, region: str, *, verify_server_name: bool = Tr
     dialling = _context(ssl.PROTOCOL_TLS_CLIENT, files)
     dialling.check_hostname = verify_server_name
     dialling.verify_mode = ssl.CERT_REQUIRED
-    return TlsContexts(listening, dialling, f"server.{region}.fedsched")
+    return TlsContexts(listening, dialling, server_name(region))
 
 
 def _context(protocol: ssl._SSLMethod, files: TlsFiles) -> ssl.SSLContext:

@@ -7,32 +7,24 @@ A run is determined by its seed: trio's order, time, chance and ids all follow f
 
 from __future__ import annotations
 
-import argparse
-import subprocess
-import sys
-import threading
-import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Queue
 from typing import Final
 
-import msgspec
 import trio
 
 from fedsched.sim import trio_seed
-from fedsched.sim.batch import WorkerDied
 from fedsched.sim.fleet_dry_runs import DryRunCheck
 from fedsched.sim.fleet_faults import Faults, Fleet
 from fedsched.sim.fleet_options import FleetOptions, draw_options
 from fedsched.sim.fleet_people import People
 from fedsched.sim.fleet_quiet import Quiet
 from fedsched.sim.fleet_world import FleetWorld
+from fedsched.sim.many_seeds import Echo, Kind, Line, run_many
 from fedsched.sim.provenance import provenance
 from fedsched.sim.trace import Trace
-from fedsched.sim.verdict import Broken
+from fedsched.sim.verdict import Broken, broken_in
 
 REST_S: Final = 60.0
 """After healing, everything has to be settled by then."""
@@ -41,7 +33,6 @@ LOOK_S: Final = 5.0
 GRACE_S: Final = 10.0
 """For what begins by itself near the end of that time: a deployment that fails, a task that is started again."""
 EVENTS_SHOWN: Final = 200
-PROGRESS_EVERY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,24 +122,11 @@ def run_seed(seed: int, *, echo: Callable[[str], None] | None = None) -> FleetRe
     try:
         trio_seed.run(seed, run.main)
     except BaseException as error:
-        broken = _broken(error)
+        broken = broken_in(error)
     counts = run.world.counts if run.world is not None else Counter()
     return FleetReport(
         seed, broken, trace.hash(), trace.number, run.ended_at, counts, trace.last(frozenset(), EVENTS_SHOWN)
     )
-
-
-def _broken(error: BaseException) -> Broken:
-    """The violation in what a run raised; anything else is one too."""
-    found: BaseException = error
-    while isinstance(found, BaseExceptionGroup):
-        inner = found.split(Broken)[0] or found
-        found = inner.exceptions[0]
-    if isinstance(found, KeyboardInterrupt):
-        raise found
-    if isinstance(found, Broken):
-        return found
-    return Broken("nothing crashes", f"{found!r}\n{''.join(traceback.format_exception(found))}")
 
 
 def story(report: FleetReport) -> str:
@@ -167,119 +145,20 @@ def story(report: FleetReport) -> str:
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-class _Line(msgspec.Struct):
-    """What a process that runs seeds says about one of them."""
-
-    seed: int
-    is_broken: bool
-    short: str
-    story: str
-    counts: dict[str, int]
-
-
-def _line(seed: int, echo: Callable[[str], None] | None = None) -> _Line:
+def _live(seed: int, echo: Echo) -> Line:
     report = run_seed(seed, echo=echo)
     if report.broken is not None:
-        return _Line(seed, True, f"seed {seed} breaks {str(report.broken)[:400]}", story(report), dict(report.counts))
+        return Line(seed, True, f"seed {seed} breaks {str(report.broken)[:400]}", story(report), dict(report.counts))
     short = f"seed {seed} {report.trace_hash} {report.events} events in {report.virtual_s:.1f} virtual seconds"
-    return _Line(seed, False, short, "", dict(report.counts))
+    return Line(seed, False, short, "", dict(report.counts))
 
 
-def _here(seeds: range, echo: Callable[[str], None] | None) -> Iterator[_Line]:
-    for seed in seeds:
-        yield _line(seed, echo)
-
-
-def _elsewhere(seeds: range, jobs: int) -> Iterator[_Line]:
-    """Spread the seeds over processes, each taking its share; lines come in any order."""
-    lines: Queue[_Line | WorkerDied | None] = Queue()
-    processes = [_start(seeds[number::jobs]) for number in range(jobs)]
-    readers = [threading.Thread(target=_read, args=(process, lines)) for process in processes]
-    for reader in readers:
-        reader.start()
-    try:
-        running = jobs
-        while running:
-            line = lines.get()
-            if isinstance(line, WorkerDied):
-                raise line
-            if line is None:
-                running -= 1
-            else:
-                yield line
-    finally:
-        for process in processes:
-            process.kill()
-        for reader in readers:
-            reader.join()
-
-
-def _start(seeds: range) -> subprocess.Popen[bytes]:
-    shares = ["--first", str(seeds.start), "--seeds", str(len(seeds)), "--step", str(seeds.step)]
-    command = [sys.executable, "-m", "fedsched.sim.fleet_run", *shares, "--lines"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE)
-
-
-def _read(process: subprocess.Popen[bytes], lines: Queue[_Line | WorkerDied | None]) -> None:
-    assert process.stdout is not None
-    with process:
-        for line in process.stdout:
-            lines.put(msgspec.json.decode(line, type=_Line))
-    if process.returncode > 1:
-        lines.put(WorkerDied(f"a process that ran seeds ended with {process.returncode}"))
-    lines.put(None)
+KIND: Final = Kind("fedsched.sim.fleet_run", "regions", "simulate a region's scheduling", _live)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run some seeds; the first that breaks is told in full."""
-    given = _parser().parse_args(arguments)
-    seeds = range(given.first, given.first + given.seeds * given.step, given.step)
-    provenance()  # before anything runs: files may change while it does
-    if given.lines:
-        return _say_lines(seeds)
-    lines = _elsewhere(seeds, given.jobs) if given.jobs > 1 else _here(seeds, print if given.trace else None)
-    totals: Counter[str] = Counter()
-    broken, done, told_at = 0, 0, time.monotonic()
-    for line in lines:
-        totals.update(line.counts)
-        done += 1
-        if line.is_broken:
-            broken += 1
-            print(line.short if given.keep_going else line.story, flush=True)
-            if not given.keep_going:
-                return 1
-        elif given.jobs == 1:
-            print(line.short)
-        if given.jobs > 1 and time.monotonic() > told_at + PROGRESS_EVERY_S:
-            told_at = time.monotonic()
-            print(f"{done}/{len(seeds)} regions", file=sys.stderr, flush=True)
-    if given.jobs > 1:
-        print(f"{done} regions, {broken} broken")
-    if given.counts:
-        print(*(f"{count:>8} {name}" for name, count in sorted(totals.items())), sep="\n")
-    return 1 if broken else 0
-
-
-def _say_lines(seeds: range) -> int:
-    for line in _here(seeds, None):
-        sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
-        sys.stdout.flush()
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m fedsched.sim.fleet_run", description="simulate a region's scheduling"
-    )
-    parser.add_argument("--seeds", type=int, default=1, help="how many (default 1)")
-    parser.add_argument("--first", type=int, default=0, help="the first one (default 0)")
-    parser.add_argument("--step", type=int, default=1, help="only every so manieth")
-    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
-    parser.add_argument("--trace", action="store_true", help="print every event")
-    parser.add_argument("--counts", action="store_true", help="print how often what happened")
-    parser.add_argument("--keep-going", action="store_true", help="name every seed that breaks, in one line each")
-    parser.add_argument("--lines", action="store_true", help="one line of JSON per seed, for --jobs")
-    return parser
+    return run_many(KIND, arguments)
 
 
 if __name__ == "__main__":

@@ -125,19 +125,20 @@ class FleetServer:
             for chunk in image:
                 loader.feed(chunk)
             loader.finish()
-        self.raft = LogRaft(name, world.log, self.machine, applied)
+        self.raft = self.make_raft(applied)
         raft = cast(RaftRunner, self.raft)
         self.metrics = Registry()
-        means: dict[str, Any] = {"me": None, "peers": None}
+        self.log = hub.logger("server")
+        means = self.means()
         self.desk = Desk(
-            region="global",
+            region=world.region,
             datacenter="dc1",
             machine=self.machine,
             raft=raft,
             proposals=Proposals(raft, self.env),
             env=self.env,
             metrics=self.metrics,
-            log=hub.logger("server"),
+            log=self.log,
             **means,
         )
         self.feed = FleetFeed(self.machine)
@@ -145,6 +146,14 @@ class FleetServer:
         self.applier = PlanApplier(self.desk, self.broker, self.feed)
         self.work = LeaderWork(self.desk, self.broker, self.applier)
         self._stand_behind()
+
+    def make_raft(self, applied: int) -> LogRaft:
+        """What stands in for Raft."""
+        return LogRaft(self.name, self.world.log, self.machine, applied)
+
+    def means(self) -> dict[str, Any]:
+        """Who this server is, and its links to others: none, in a region that is alone."""
+        return {"me": None, "peers": None}
 
     def _stand_behind(self) -> None:
         desk = self.desk
@@ -168,11 +177,15 @@ class FleetServer:
         ]
         self.jobs = JobEndpoint(desk)
         self.extras = JobExtrasEndpoint(desk, duties)
-        self.nodes = NodeEndpoint(desk, duties, Uplinks(self.machine, Reports(self._no_streams, desk.log)))
+        self.nodes = NodeEndpoint(desk, duties, self.no_uplinks())
         self.allocs = AllocEndpoint(desk)
         self.deployments = DeploymentEndpoint(desk)
         self.operator = OperatorEndpoint(desk, duties)
         self.workers = Workers(desk, self.feed, BUILT_IN, count=WORKERS, source=self._source)
+
+    def no_uplinks(self) -> Uplinks:
+        """Modelled clients have none."""
+        return Uplinks(self.machine, Reports(self._no_streams, self.desk.log))
 
     async def _no_streams(self, request: NodeReportsRequest) -> NodeReportsReply:
         raise Unavailable("modelled clients report by calls")

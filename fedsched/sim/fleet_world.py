@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import trio
@@ -28,6 +28,8 @@ NEVER: Final = frozenset({"scheduler_failed", "plan_not_judged", "entry_not_unde
 
 class FleetWorld:
     """Everything that one run holds."""
+
+    region = "global"
 
     def __init__(self, seed: int, options: FleetOptions, nursery: trio.Nursery, trace: Trace) -> None:
         self.seed = seed
@@ -84,9 +86,13 @@ class FleetWorld:
 
     def start(self) -> None:
         for name in SERVERS:
-            self._begin(FleetServer(self, name, 0))
+            self._begin(self.make_server(name, 0))
         self.nursery.start_soon(self._replicate)
         self.nursery.start_soon(self.watch.run)
+
+    def make_server(self, name: str, life: int, image: Sequence[bytes] = (), applied: int = 0) -> FleetServer:
+        """One life of one server."""
+        return FleetServer(self, name, life, image, applied)
 
     def _begin(self, server: FleetServer) -> None:
         self.servers[server.name] = server
@@ -140,7 +146,7 @@ class FleetWorld:
         assert not old.is_leader
         old.scope.cancel()
         image = [bytes(chunk) for chunk in old.machine.image()]
-        self._begin(FleetServer(self, name, old.life + 1, image, old.raft.applied))
+        self._begin(self.make_server(name, old.life + 1, image, old.raft.applied))
 
     def jump(self, by_s: float) -> None:
         """All wall clocks jump."""

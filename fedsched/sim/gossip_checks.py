@@ -44,6 +44,8 @@ class StepChecks:
         core = host.core
         assert core is not None
         seen = self._seen.setdefault(key, {})
+        for name in [name for name in seen if core.members.get(name) is None]:
+            del seen[name]  # forgotten: what is heard of it from now on is new
         for member in core.members:
             before = seen.get(member.name)
             if before is not None:

@@ -8,14 +8,17 @@ module says so instead of giving runs that only look repeatable.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
 import trio
 import trio.testing
 from trio._core import _run as trio_run
+
+from fedsched.sim.streams import stream
 
 T = TypeVar("T")
 
@@ -44,6 +47,49 @@ def seeded(seed: int, module: ModuleType = trio_run) -> Iterator[None]:
     finally:
         setattr(module, SWITCH, switch_before)
         dice.setstate(dice_before)
+
+
+GROUP: Final[ContextVar[str]] = ContextVar("group", default="")
+"""To which group a child belongs; inherited by those it starts."""
+
+
+class GroupDice(random.Random):
+    """Shuffles each group of children for itself, with dice of its own.
+
+    What one group does then changes nothing in the order of another: two runs that differ in one group only are equal
+    in all the others.
+    """
+
+    def shuffle(self, x: MutableSequence[Any]) -> None:
+        groups: dict[str, list[Any]] = {}
+        for child in x:
+            groups.setdefault(child.context.get(GROUP, ""), []).append(child)
+        shuffled = []
+        for name in sorted(groups):
+            self._dice_of(name).shuffle(groups[name])
+            shuffled += groups[name]
+        x[:] = shuffled
+
+    def seed(self, a: Any = None, version: int = 2) -> None:
+        super().seed(a, version)
+        self._seed = a
+        self._dice: dict[str, random.Random] = {}
+
+    def _dice_of(self, name: str) -> random.Random:
+        if name not in self._dice:
+            self._dice[name] = stream(self._seed, f"group-{name}")
+        return self._dice[name]
+
+
+@contextmanager
+def grouped(module: ModuleType = trio_run) -> Iterator[None]:
+    """Inside, children are shuffled group by group."""
+    before = getattr(module, DICE)
+    setattr(module, DICE, GroupDice(0))
+    try:
+        yield
+    finally:
+        setattr(module, DICE, before)
 
 
 def run(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 
 class Broken(Exception):
     """An invariant does not hold. Ends the run; `number` and `time_us` are filled in by whoever drives it."""
@@ -11,3 +13,16 @@ class Broken(Exception):
         self.invariant = invariant
         self.what = what
         self.servers = frozenset(servers)
+
+
+def broken_in(error: BaseException) -> Broken:
+    """The violation in what a run raised; anything else is one too."""
+    found: BaseException = error
+    while isinstance(found, BaseExceptionGroup):
+        inner = found.split(Broken)[0] or found
+        found = inner.exceptions[0]
+    if isinstance(found, KeyboardInterrupt):
+        raise found
+    if isinstance(found, Broken):
+        return found
+    return Broken("nothing crashes", f"{found!r}\n{''.join(traceback.format_exception(found))}")

@@ -17,7 +17,7 @@ from fedsched.verbs.flags import Argument, Flag, Given
 from fedsched.verbs.job_monitor import monitor
 from fedsched.verbs.placement import reasons
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Regions, Verbs
 from fedsched.verbs.view import columns, moment, pairs, short
 
 VERBS = Verbs()
@@ -29,6 +29,7 @@ ALLOC = Argument("alloc", "id of the allocation, or the beginning of it")
     "alloc list",
     "list allocations",
     flags=(Flag("job", "only of this job", value="id"), VERBOSE, JSON, TEMPLATE),
+    regions=Regions.EACH,
 )
 def list_(terminal: Terminal, given: Given) -> int:
     found = all_allocs(terminal, job_id=given["job"] or "")
@@ -49,6 +50,7 @@ def list_(terminal: Terminal, given: Given) -> int:
         TEMPLATE,
     ),
     arguments=(ALLOC,),
+    regions=Regions.EACH,
 )
 def status(terminal: Terminal, given: Given) -> int:
     stub = find_alloc(terminal, given["alloc"])
@@ -99,6 +101,7 @@ def stop(terminal: Terminal, given: Given) -> int:
     "list the allocations of a job",
     flags=(Flag("all", "also those of earlier jobs of the same id", bool), VERBOSE, JSON, TEMPLATE),
     arguments=(Argument("job", "id of the job, or the beginning of it"),),
+    regions=Regions.EACH,
 )
 def job_allocs(terminal: Terminal, given: Given) -> int:
     from fedsched.rpc.methods.job_extras import JOB_ALLOCS, JobAllocsRequest

@@ -18,7 +18,7 @@ from fedsched.rpc.methods.node_calls import (
 from fedsched.verbs.finding import find_alloc, find_node
 from fedsched.verbs.flags import Argument, BadUsage, Flag, Given
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Regions, Verbs
 from fedsched.verbs.view import columns, moment, short
 
 VERBS = Verbs()
@@ -72,6 +72,7 @@ def signal(terminal: Terminal, given: Given) -> int:
     "show how the service checks of an allocation went",
     flags=(VERBOSE, JSON, TEMPLATE),
     arguments=(ALLOC,),
+    regions=Regions.EACH,
 )
 def checks(terminal: Terminal, given: Given) -> int:
     stub = find_alloc(terminal, given["alloc"])

@@ -19,11 +19,18 @@ from fedsched.rpc.methods.deployment import (
 )
 from fedsched.rpc.methods.job import JobRequest
 from fedsched.rpc.methods.job_extras import JOB_DEPLOYMENTS, JOB_LATEST_DEPLOYMENT
+from fedsched.rpc.methods.rollout import (
+    ROLLOUT_FAIL,
+    ROLLOUT_UNBLOCK,
+    RolloutFailRequest,
+    RolloutUnblockRequest,
+    RolloutWriteReply,
+)
 from fedsched.verbs.finding import all_deployments, alloc_table, deployment_table, find_deployment, find_job
-from fedsched.verbs.flags import Argument, Flag, Given
+from fedsched.verbs.flags import Argument, BadUsage, Flag, Given
 from fedsched.verbs.job_monitor import monitor, monitor_deployment, show_deployment
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Regions, Verbs
 from fedsched.verbs.view import short
 
 VERBS = Verbs()
@@ -32,10 +39,11 @@ DEPLOYMENT = Argument("deployment", "id of the deployment, or the beginning of i
 JOB = Argument("job", "id of the job, or the beginning of it")
 DETACH = Flag("detach", "return at once and print the evaluation's id", bool)
 GROUP = Flag("group", "only this group; may be repeated", list, value="name")
+GLOBAL = Flag("global", "in all regions of the rollout that it is a part of", bool)
 WRITE_FLAGS = (DETACH, VERBOSE, JSON)
 
 
-@VERBS.verb("deployment list", "list deployments", flags=(VERBOSE, JSON, TEMPLATE))
+@VERBS.verb("deployment list", "list deployments", flags=(VERBOSE, JSON, TEMPLATE), regions=Regions.EACH)
 def list_(terminal: Terminal, given: Given) -> int:
     found = sorted(all_deployments(terminal), key=lambda one: -one.create_index)
     if terminal.formatted(given, lambda: [to_api(one) for one in found]):
@@ -49,6 +57,7 @@ def list_(terminal: Terminal, given: Given) -> int:
     "show one deployment, or list them",
     flags=(Flag("monitor", "follow it until it has ended", bool), VERBOSE, JSON, TEMPLATE),
     arguments=(Argument("deployment", DEPLOYMENT.doc, optional=True),),
+    regions=Regions.EACH,
 )
 def status(terminal: Terminal, given: Given) -> int:
     if not given["deployment"]:
@@ -61,6 +70,8 @@ def status(terminal: Terminal, given: Given) -> int:
     if terminal.formatted(given, lambda: to_api(found)):
         return OK
     show_deployment(terminal, found, verbose=given["verbose"])
+    if found.is_multiregion:
+        _show_rollout(terminal, found, verbose=given["verbose"])
     if given["verbose"]:
         allocs = terminal.client.call(DEPLOYMENT_ALLOCS, request, namespace=known.namespace).allocs
         terminal.heading("Allocations")
@@ -78,9 +89,26 @@ def promote(terminal: Terminal, given: Given) -> int:
     return _promote(terminal, given, find_deployment(terminal, given["deployment"]))
 
 
-@VERBS.verb("deployment fail", "end a deployment as failed", flags=WRITE_FLAGS, arguments=(DEPLOYMENT,))
+@VERBS.verb(
+    "deployment fail",
+    "end a deployment as failed",
+    doc="Ends a deployment as failed. One that is a part of a rollout through several regions is failed in its region;"
+    " what becomes of the others, the job's strategy says. With -global it is failed in all of them.",
+    flags=(
+        GLOBAL,
+        Flag("revert", "with -global: bring the last stable version back, whatever the job's auto_revert says", bool),
+        *WRITE_FLAGS,
+    ),
+    arguments=(DEPLOYMENT,),
+)
 def fail(terminal: Terminal, given: Given) -> int:
+    if given["revert"] and not given["global"]:
+        raise BadUsage("-revert goes with -global", hint="in one region, the job's auto_revert decides")
     known = find_deployment(terminal, given["deployment"])
+    if given["global"]:
+        wanted = RolloutFailRequest(rollout_id=_rollout_id(terminal, known), reverts=given["revert"])
+        done = terminal.client.call(ROLLOUT_FAIL, wanted, namespace=known.namespace)
+        return _done_everywhere(terminal, given, done, "marked as failed in all regions")
     request = DeploymentRequest(deployment_id=known.id)
     reply = terminal.client.call(DEPLOYMENT_FAIL, request, namespace=known.namespace)
     went_back = reply.reverted_job_version
@@ -101,11 +129,17 @@ def resume(terminal: Terminal, given: Given) -> int:
 @VERBS.verb(
     "deployment unblock",
     "let a deployment that waits for other regions go on",
-    flags=WRITE_FLAGS,
+    doc="Lets a region keep the version that it is healthy with, although its rollout waits for other regions or failed"
+    " in some. With -global, all regions that wait.",
+    flags=(GLOBAL, *WRITE_FLAGS),
     arguments=(DEPLOYMENT,),
 )
 def unblock(terminal: Terminal, given: Given) -> int:
     known = find_deployment(terminal, given["deployment"])
+    if given["global"]:
+        wanted = RolloutUnblockRequest(rollout_id=_rollout_id(terminal, known))
+        done = terminal.client.call(ROLLOUT_UNBLOCK, wanted, namespace=known.namespace)
+        return _done_everywhere(terminal, given, done, "unblocked in all regions")
     request = DeploymentRequest(deployment_id=known.id)
     reply = terminal.client.call(DEPLOYMENT_UNBLOCK, request, namespace=known.namespace)
     return _done(terminal, given, known, reply, "unblocked")
@@ -131,6 +165,7 @@ def job_promote(terminal: Terminal, given: Given) -> int:
     "list the deployments of a job",
     flags=(Flag("latest", "only the newest, in full", bool), VERBOSE, JSON, TEMPLATE),
     arguments=(JOB,),
+    regions=Regions.EACH,
 )
 def job_deployments(terminal: Terminal, given: Given) -> int:
     stub = find_job(terminal, given["job"])
@@ -146,6 +181,46 @@ def job_deployments(terminal: Terminal, given: Given) -> int:
         show_deployment(terminal, found[0], verbose=given["verbose"])
     else:
         terminal.write(deployment_table(found, verbose=given["verbose"]))
+    return OK
+
+
+def _show_rollout(terminal: Terminal, known: Deployment, *, verbose: bool) -> None:
+    """The other regions' parts beside this one's."""
+    from fedsched.verbs.rollout_view import rollout_of_deployment, show_in_short
+
+    view = rollout_of_deployment(terminal, known)
+    if view is None:
+        terminal.say("\nIts rollout through the other regions is not known here any more")
+    else:
+        show_in_short(terminal, view, verbose=verbose)
+
+
+def _rollout_id(terminal: Terminal, known: Deployment) -> str:
+    from fedsched.verbs.rollout_view import rollout_of_deployment
+
+    view = rollout_of_deployment(terminal, known)
+    if view is None:
+        raise NotFound(
+            f'Deployment "{known.id}" is not a part of a rollout that is known here',
+            hint="leave -global out; `fedsched operator rollout list` lists rollouts",
+        )
+    return view.rollout.id
+
+
+def _done_everywhere(terminal: Terminal, given: Given, reply: RolloutWriteReply, words: str) -> int:
+    if terminal.formatted(given, lambda: to_api(reply)):
+        return OK
+    rollout = reply.rollout
+    if rollout is None:
+        terminal.say(f"Rollout {words}")
+        return OK
+    terminal.say(f'Rollout "{short(rollout.id, verbose=given["verbose"])}" {words}')
+    if given["detach"]:
+        return OK
+    from fedsched.verbs.rollout_follow import follow_rollout
+
+    names = [one.name for one in rollout.regions]
+    follow_rollout(terminal, rollout.id, names, namespace=rollout.namespace, verbose=given["verbose"])
     return OK
 
 

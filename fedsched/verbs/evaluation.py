@@ -21,7 +21,7 @@ from fedsched.verbs.job_monitor import failures, monitor
 from fedsched.verbs.lookup import PAGE, check_prefix, one_of, pages
 from fedsched.verbs.placement import failure_lines
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Regions, Verbs
 from fedsched.verbs.view import columns, moment, pairs, quoted, short
 
 VERBS = Verbs()
@@ -42,6 +42,7 @@ HEAD = ("ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Sta
         JSON,
         TEMPLATE,
     ),
+    regions=Regions.EACH,
 )
 def list_(terminal: Terminal, given: Given) -> int:
     found, token = _page(terminal, given)
@@ -53,6 +54,8 @@ def list_(terminal: Terminal, given: Given) -> int:
     terminal.write(columns(HEAD, [_row(one, verbose=given["verbose"]) for one in found]))
     if token:
         again = " ".join(f"-{name} {quoted(given[name])}" for name in ("status", "job", "filter") if given[name])
+        if terminal.target.region:
+            again = f"-region {quoted(terminal.target.region)} {again}".rstrip()
         terminal.say("\nResults have been paginated. To get the next page run:\n")
         terminal.say(f"fedsched eval list {again}{' ' * bool(again)}-per-page {given['per-page']} -page-token {token}")
     return OK
@@ -63,6 +66,7 @@ def list_(terminal: Terminal, given: Given) -> int:
     "show one evaluation",
     flags=(Flag("monitor", "follow it until it is done", bool), VERBOSE, JSON, TEMPLATE),
     arguments=(Argument("eval", "id of the evaluation, or the beginning of it"),),
+    regions=Regions.EACH,
 )
 def status(terminal: Terminal, given: Given) -> int:
     check_prefix(given["eval"])

@@ -162,7 +162,12 @@ def find_deployment(terminal: Terminal, typed: str) -> Deployment:
 
 def deployment_table(found: Sequence[Deployment], *, verbose: bool) -> str:
     rows = [
-        (short(one.id, verbose=verbose), one.job_id, one.job_version, one.status.value, one.status_description)
+        (short(one.id, verbose=verbose), one.job_id, one.job_version, one.status.value, _described(one))
         for one in found
     ]
     return columns(DEPLOYMENT_HEAD, rows)
+
+
+def _described(one: Deployment) -> str:
+    """In words; one that is a part of something larger says so."""
+    return f"{one.status_description} [part of a rollout]".strip() if one.is_multiregion else one.status_description

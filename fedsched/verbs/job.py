@@ -26,8 +26,8 @@ from fedsched.verbs.job_file import FILE, VAR_FLAGS, read_for_submission
 from fedsched.verbs.job_monitor import deployed_table, evaluation_rows, monitor
 from fedsched.verbs.placement import failure_lines
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
-from fedsched.verbs.view import as_json, columns, moment, pairs, short, span
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Regions, Verbs
+from fedsched.verbs.view import columns, moment, pairs, short, span
 
 VERBS = Verbs()
 
@@ -40,7 +40,9 @@ JOB = Argument("job", "id of the job, or the beginning of it")
     "job run",
     "submit a job",
     doc="Submits a job and follows its evaluation. The file is a job file, or a job in JSON as the API has it; - reads"
-    " standard input. Exits 0 when everything is placed, 2 when the job was taken but not (yet) placed.",
+    " standard input. Exits 0 when everything is placed, 2 when the job was taken but not (yet) placed.\n\n"
+    "A job with a multiregion block is followed through all its regions, with a line for each, until its rollout has"
+    " ended: 0 if it did well, 1 if not or if it waits for a decision. Ctrl-C ends the following, not the rollout.",
     flags=(
         Flag(
             "check-index",
@@ -63,7 +65,7 @@ def run(terminal: Terminal, given: Given) -> int:
     for warning in warnings:
         terminal.warn(f"Warning: {warning}")
     if given["output"]:
-        terminal.write(as_json({"Job": to_api(job)}))
+        terminal.show_json({"Job": to_api(job)})
         return OK
     request = JobRegisterRequest(
         job=job,
@@ -77,8 +79,12 @@ def run(terminal: Terminal, given: Given) -> int:
     for warning in reply.warnings:
         terminal.warn(f"Warning: {warning}")
     if given["json"]:
-        terminal.write(as_json(to_api(reply)))
+        terminal.show_json(to_api(reply))
         return OK
+    if reply.rollout_id or reply.regions:
+        from fedsched.verbs.job_regions import after_registration  # most jobs are of one region
+
+        return after_registration(terminal, given, job, reply, _namespace_of(job, terminal))
     if given["detach"] or not reply.eval_id:
         terminal.say("Job registration successful")
         if reply.eval_id:
@@ -101,6 +107,7 @@ def run(terminal: Terminal, given: Given) -> int:
         TEMPLATE,
     ),
     arguments=(Argument("job", JOB.doc, optional=True),),
+    regions=Regions.EACH,
 )
 def status(terminal: Terminal, given: Given) -> int:
     if not given["job"]:
@@ -136,6 +143,7 @@ def status(terminal: Terminal, given: Given) -> int:
         TEMPLATE,
     ),
     arguments=(JOB,),
+    regions=Regions.EACH,
 )
 def inspect(terminal: Terminal, given: Given) -> int:
     stub = find_job(terminal, given["job"])
@@ -148,7 +156,7 @@ def inspect(terminal: Terminal, given: Given) -> int:
         kept = terminal.client.call(JOB_VERSIONS, request, namespace=stub.namespace).versions
         job = _version(kept, given["version"], stub.id)
     if not terminal.formatted(given, lambda: {"Job": to_api(job)}):
-        terminal.write(as_json({"Job": to_api(job)}))
+        terminal.show_json({"Job": to_api(job)})
     return OK
 
 
@@ -158,6 +166,7 @@ def inspect(terminal: Terminal, given: Given) -> int:
     doc="Stops a job and follows the evaluation. It stays known, and its versions with it, unless it is purged.",
     flags=(
         Flag("purge", "forget the job instead of keeping it stopped", bool),
+        Flag("global", "in all regions that a multi-region job lists, not in this one alone", bool),
         DETACH,
         EVAL_PRIORITY,
         Flag("yes", "do not ask when only the beginning of the id was typed", bool),
@@ -172,10 +181,16 @@ def stop(terminal: Terminal, given: Given) -> int:
     if not is_sure and not terminal.confirm(f'Are you sure you want to stop job "{stub.id}"?'):
         terminal.say("Cancelling job stop")
         return OK
-    request = JobDeregisterRequest(job_id=stub.id, purge=given["purge"], eval_priority=given["eval-priority"] or 0)
+    request = JobDeregisterRequest(
+        job_id=stub.id, purge=given["purge"], eval_priority=given["eval-priority"] or 0, global_=given["global"]
+    )
     reply = terminal.client.call(JOB_DEREGISTER, request, namespace=stub.namespace)
     if terminal.formatted(given, lambda: to_api(reply)):
         return OK
+    if reply.regions:
+        from fedsched.verbs.job_regions import after_write
+
+        return after_write(terminal, given, reply.regions, stub.namespace, "stopped")
     if given["detach"] or not reply.eval_id:
         terminal.say(reply.eval_id or f'Job "{stub.id}" stopped')
         return OK
@@ -268,9 +283,15 @@ def _show_children(terminal: Terminal, job: Job, stub: JobListStub) -> None:
 
 
 def _show_rollout(terminal: Terminal, job: Job, given: Given) -> None:
-    """The latest deployment, what could not be placed, and the allocations."""
+    """The rollout through the regions, the latest deployment, what could not be placed, and the allocations."""
     from fedsched.rpc.methods.job_extras import JOB_ALLOCS, JOB_LATEST_DEPLOYMENT, JobAllocsRequest
 
+    if job.multiregion is not None:
+        from fedsched.verbs.rollout_view import rollout_of_job, show_in_short
+
+        view = rollout_of_job(terminal, job.id, job.namespace)
+        if view is not None:
+            show_in_short(terminal, view, verbose=given["verbose"])
     request = JobRequest(job_id=job.id)
     deployment = terminal.client.call(JOB_LATEST_DEPLOYMENT, request, namespace=job.namespace).deployment
     if deployment is not None:

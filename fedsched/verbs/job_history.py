@@ -13,7 +13,7 @@ from fedsched.verbs.finding import find_job
 from fedsched.verbs.flags import Argument, BadUsage, Flag, Given
 from fedsched.verbs.job_monitor import monitor
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Regions, Verbs
 from fedsched.verbs.view import as_json, moment, pairs
 
 VERBS = Verbs()
@@ -33,6 +33,7 @@ VERSION = Flag("version", "only this version", int, value="number")
         TEMPLATE,
     ),
     arguments=(JOB,),
+    regions=Regions.EACH,
 )
 def history(terminal: Terminal, given: Given) -> int:
     stub, kept = _kept(terminal, given["job"])

@@ -19,7 +19,7 @@ from fedsched.verbs.finding import find_job
 from fedsched.verbs.flags import Argument, BadUsage, Flag, Given
 from fedsched.verbs.job_monitor import monitor
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Regions, Verbs
 from fedsched.verbs.view import columns, moment, pairs, short
 
 VERBS = Verbs()
@@ -135,6 +135,7 @@ def scale(terminal: Terminal, given: Given) -> int:
     "list the latest scaling events of a job",
     flags=(VERBOSE, JSON, TEMPLATE),
     arguments=(JOB,),
+    regions=Regions.EACH,
 )
 def scaling_events(terminal: Terminal, given: Given) -> int:
     stub = find_job(terminal, given["job"])

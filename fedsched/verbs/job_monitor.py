@@ -41,11 +41,11 @@ DEPLOYED: Final = ("Task Group", "Desired", "Placed", "Healthy", "Unhealthy", "P
 def monitor(terminal: Terminal, eval_id: str, *, namespace: str, verbose: bool) -> int:
     """Print what becomes of an evaluation and its deployment; the exit code says whether everything was placed."""
     shown = short(eval_id, verbose=verbose)
-    _say(terminal, f'Monitoring evaluation "{shown}"', is_head=True)
+    say_with_time(terminal, f'Monitoring evaluation "{shown}"', is_head=True)
     evaluation = _followed(terminal, eval_id, namespace, verbose)
     code = _verdict(terminal, evaluation, shown, verbose)
     if evaluation.status is EvaluationStatus.FAILED and evaluation.next_eval:
-        _say(terminal, f'Evaluation "{short(evaluation.next_eval, verbose=verbose)}" tries again later')
+        say_with_time(terminal, f'Evaluation "{short(evaluation.next_eval, verbose=verbose)}" tries again later')
     deployment_id = _deployment_of(terminal, evaluation, namespace) if code != FAILED else ""
     if not deployment_id:
         return code
@@ -55,7 +55,7 @@ def monitor(terminal: Terminal, eval_id: str, *, namespace: str, verbose: bool) 
 def monitor_deployment(terminal: Terminal, deployment_id: str, *, namespace: str, verbose: bool) -> int:
     """Print how a deployment ends: 0 if well, 1 if it failed or was cancelled. A way back that it began is followed."""
     shown = short(deployment_id, verbose=verbose)
-    _say(terminal, f'Monitoring deployment "{shown}"', is_head=True)
+    say_with_time(terminal, f'Monitoring deployment "{shown}"', is_head=True)
     follow = _watched if LiveBlock.suits(terminal) else _told
     deployment = follow(terminal, deployment_id, namespace, verbose)
     is_well = deployment.status is DeploymentStatus.SUCCESSFUL
@@ -75,7 +75,7 @@ def _told(terminal: Terminal, deployment_id: str, namespace: str, verbose: bool)
     while deployment.is_active:
         now = _progress(deployment)
         if now != last:
-            _say(terminal, now)
+            say_with_time(terminal, now)
             last = now
         deployment = _get_deployment(terminal, deployment_id, namespace, newer_than=terminal.client.last.index)
     return deployment
@@ -180,7 +180,7 @@ def _followed(terminal: Terminal, eval_id: str, namespace: str, verbose: bool) -
     evaluation = _get(terminal, eval_id, namespace)
     index = terminal.client.last.index
     trigger = f'job "{evaluation.job_id}"' if not evaluation.node_id else f'node "{short(evaluation.node_id)}"'
-    _say(terminal, f"Evaluation triggered by {trigger}")
+    say_with_time(terminal, f"Evaluation triggered by {trigger}")
     while True:
         _tell_allocs(terminal, evaluation, known, namespace, verbose)
         if evaluation.status is not EvaluationStatus.PENDING:
@@ -188,10 +188,10 @@ def _followed(terminal: Terminal, eval_id: str, namespace: str, verbose: bool) -
         later = _get(terminal, eval_id, namespace, newer_than=index)
         index = terminal.client.last.index
         if later.deployment_id and later.deployment_id != evaluation.deployment_id:
-            _say(terminal, f'Evaluation within deployment: "{short(later.deployment_id, verbose=verbose)}"')
+            say_with_time(terminal, f'Evaluation within deployment: "{short(later.deployment_id, verbose=verbose)}"')
         if later.status is not evaluation.status:
             _tell_allocs(terminal, later, known, namespace, verbose)
-            _say(terminal, f'Evaluation status changed: "{evaluation.status.value}" -> "{later.status.value}"')
+            say_with_time(terminal, f'Evaluation status changed: "{evaluation.status.value}" -> "{later.status.value}"')
         evaluation = later
 
 
@@ -204,10 +204,10 @@ def _tell_allocs(
         known[stub.id] = now
         name = short(stub.id, verbose=verbose)
         if before is None:
-            _say(terminal, f'Allocation "{name}" {_what(stub, evaluation)}: {_where(stub, verbose)}')
+            say_with_time(terminal, f'Allocation "{name}" {_what(stub, evaluation)}: {_where(stub, verbose)}')
         elif before != now:
             words = f" ({stub.client_description})" if stub.client_description else ""
-            _say(terminal, f'Allocation "{name}" status changed: "{before}" -> "{now}"{words}')
+            say_with_time(terminal, f'Allocation "{name}" status changed: "{before}" -> "{now}"{words}')
 
 
 def _what(stub: AllocListStub, evaluation: Evaluation) -> str:
@@ -222,23 +222,23 @@ def _verdict(terminal: Terminal, evaluation: Evaluation, shown: str, verbose: bo
     status = evaluation.status.value
     end = f'Evaluation "{shown}" finished with status "{status}"'
     if evaluation.failed_tg_allocs:
-        _say(terminal, f"{end} but failed to place all allocations:", is_head=True)
+        say_with_time(terminal, f"{end} but failed to place all allocations:", is_head=True)
         for line in failure_lines(evaluation.failed_tg_allocs, evaluation.queued_allocations):
             if line.startswith(" "):
                 terminal.say(f"    {line}")
             else:
-                _say(terminal, line)
+                say_with_time(terminal, line)
         if evaluation.blocked_eval:
             waiting = short(evaluation.blocked_eval, verbose=verbose)
-            _say(terminal, f'Evaluation "{waiting}" waiting for additional capacity to place remainder')
+            say_with_time(terminal, f'Evaluation "{waiting}" waiting for additional capacity to place remainder')
         return NOT_PLACED
     if not evaluation.status.is_terminal:
         words = evaluation.status_description or "it waits"
-        _say(terminal, f'Evaluation "{shown}" is "{status}": {words}', is_head=True)
+        say_with_time(terminal, f'Evaluation "{shown}" is "{status}": {words}', is_head=True)
         return NOT_PLACED
-    _say(terminal, end, is_head=True)
+    say_with_time(terminal, end, is_head=True)
     if evaluation.status is not EvaluationStatus.COMPLETE and evaluation.status_description:
-        _say(terminal, evaluation.status_description)
+        say_with_time(terminal, evaluation.status_description)
     return OK if evaluation.status is EvaluationStatus.COMPLETE else FAILED
 
 
@@ -282,6 +282,7 @@ def _get_deployment(
     return reply.deployment
 
 
-def _say(terminal: Terminal, text: str, *, is_head: bool = False) -> None:
+def say_with_time(terminal: Terminal, text: str, *, is_head: bool = False) -> None:
+    """Print a line of something that is followed."""
     stamp = moment(terminal.now_ns())
     terminal.say(f"{terminal.bold('==>') if is_head else '   '} {stamp}: {text}")

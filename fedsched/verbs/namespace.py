@@ -15,14 +15,14 @@ from fedsched.rpc.methods.places import (
 from fedsched.verbs.flags import Argument, Flag, Given
 from fedsched.verbs.named import apply_named, delete_named, list_named
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, Verbs
-from fedsched.verbs.view import as_json, pairs
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, Regions, Verbs
+from fedsched.verbs.view import pairs
 
 VERBS = Verbs()
 NAME = Argument("name", "name of the namespace")
 
 
-@VERBS.verb("namespace list", "list namespaces", flags=(JSON, TEMPLATE))
+@VERBS.verb("namespace list", "list namespaces", flags=(JSON, TEMPLATE), regions=Regions.EACH)
 def list_(terminal: Terminal, given: Given) -> int:
     return list_named(terminal, given, NAMESPACE_LIST, lambda reply: reply.namespaces)
 
@@ -39,7 +39,7 @@ def apply(terminal: Terminal, given: Given) -> int:
     return apply_named(terminal, given, NAMESPACE_UPSERT, request, f'namespace "{wanted.name}"')
 
 
-@VERBS.verb("namespace status", "show one namespace", flags=(JSON, TEMPLATE), arguments=(NAME,))
+@VERBS.verb("namespace status", "show one namespace", flags=(JSON, TEMPLATE), arguments=(NAME,), regions=Regions.EACH)
 def status(terminal: Terminal, given: Given) -> int:
     found = terminal.client.call(NAMESPACE_GET, NameRequest(name=given["name"])).namespace
     if terminal.formatted(given, lambda: to_api(found)):
@@ -51,11 +51,17 @@ def status(terminal: Terminal, given: Given) -> int:
     return OK
 
 
-@VERBS.verb("namespace inspect", "print a namespace as the API gives it", flags=(JSON, TEMPLATE), arguments=(NAME,))
+@VERBS.verb(
+    "namespace inspect",
+    "print a namespace as the API gives it",
+    flags=(JSON, TEMPLATE),
+    arguments=(NAME,),
+    regions=Regions.EACH,
+)
 def inspect(terminal: Terminal, given: Given) -> int:
     found = terminal.client.call(NAMESPACE_GET, NameRequest(name=given["name"])).namespace
     if not terminal.formatted(given, lambda: to_api(found)):
-        terminal.write(as_json(to_api(found)))
+        terminal.show_json(to_api(found))
     return OK
 
 

@@ -15,7 +15,7 @@ from fedsched.verbs.amounts import share, size_share
 from fedsched.verbs.finding import NODE_HEAD, SELF, all_nodes, alloc_table, find_node, own_node_id
 from fedsched.verbs.flags import Argument, Flag, Given
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Regions, Verbs
 from fedsched.verbs.view import columns, moment, pairs, short, span
 
 VERBS = Verbs()
@@ -35,6 +35,7 @@ VERBS = Verbs()
         TEMPLATE,
     ),
     arguments=(Argument("node", "id of the node, or the beginning of it", optional=True, unless="self"),),
+    regions=Regions.EACH,
 )
 def status(terminal: Terminal, given: Given) -> int:
     if not given["node"] and not given["self"]:

@@ -18,19 +18,19 @@ from fedsched.verbs.finding import job_table, node_table
 from fedsched.verbs.flags import Argument, Flag, Given
 from fedsched.verbs.named import apply_named, delete_named, list_named
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Regions, Verbs
 from fedsched.verbs.view import pairs
 
 VERBS = Verbs()
 POOL = Argument("pool", "name of the node pool")
 
 
-@VERBS.verb("node pool list", "list node pools", flags=(JSON, TEMPLATE))
+@VERBS.verb("node pool list", "list node pools", flags=(JSON, TEMPLATE), regions=Regions.EACH)
 def list_(terminal: Terminal, given: Given) -> int:
     return list_named(terminal, given, NODE_POOL_LIST, lambda reply: reply.node_pools)
 
 
-@VERBS.verb("node pool info", "show one node pool", flags=(JSON, TEMPLATE), arguments=(POOL,))
+@VERBS.verb("node pool info", "show one node pool", flags=(JSON, TEMPLATE), arguments=(POOL,), regions=Regions.EACH)
 def info(terminal: Terminal, given: Given) -> int:
     found = terminal.client.call(NODE_POOL_GET, NameRequest(name=given["pool"])).node_pool
     if terminal.formatted(given, lambda: to_api(found)):
@@ -58,7 +58,13 @@ def delete(terminal: Terminal, given: Given) -> int:
     return delete_named(terminal, given, NODE_POOL_DELETE, given["pool"], f'node pool "{given["pool"]}"')
 
 
-@VERBS.verb("node pool nodes", "list the nodes of a pool", flags=(VERBOSE, JSON, TEMPLATE), arguments=(POOL,))
+@VERBS.verb(
+    "node pool nodes",
+    "list the nodes of a pool",
+    flags=(VERBOSE, JSON, TEMPLATE),
+    arguments=(POOL,),
+    regions=Regions.EACH,
+)
 def nodes(terminal: Terminal, given: Given) -> int:
     found = terminal.client.call(NODE_POOL_NODES, NameRequest(name=given["pool"])).nodes
     if not terminal.formatted(given, lambda: [to_api(one) for one in found]):
@@ -66,7 +72,13 @@ def nodes(terminal: Terminal, given: Given) -> int:
     return OK
 
 
-@VERBS.verb("node pool jobs", "list the jobs that ask for a pool", flags=(JSON, TEMPLATE), arguments=(POOL,))
+@VERBS.verb(
+    "node pool jobs",
+    "list the jobs that ask for a pool",
+    flags=(JSON, TEMPLATE),
+    arguments=(POOL,),
+    regions=Regions.EACH,
+)
 def jobs(terminal: Terminal, given: Given) -> int:
     found = terminal.client.call(NODE_POOL_JOBS, NameRequest(name=given["pool"])).jobs
     if not terminal.formatted(given, lambda: [to_api(one) for one in found]):

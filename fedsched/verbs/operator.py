@@ -17,7 +17,7 @@ from fedsched.rpc.methods.raft import (
 from fedsched.verbs.flags import Argument, BadUsage, Flag, Given
 from fedsched.verbs.operator_snapshot import VERBS as SNAPSHOT_VERBS
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import FAILED, JSON, OK, TEMPLATE, Verbs
+from fedsched.verbs.verb import FAILED, JSON, OK, TEMPLATE, Regions, Verbs
 from fedsched.verbs.view import columns, pairs
 
 VERBS = Verbs()
@@ -33,6 +33,7 @@ PEER_FLAGS = (
     "operator raft list-peers",
     "list the members of the raft set",
     flags=(Flag("stale", "let any server answer from what it has, even without a leader", bool), JSON, TEMPLATE),
+    regions=Regions.EACH,
 )
 def list_peers(terminal: Terminal, given: Given) -> int:
     reply = terminal.client.call(RAFT_LIST_PEERS, Empty(), stale=given["stale"])
@@ -149,6 +150,7 @@ def raft_recover(terminal: Terminal, given: Given) -> int:
     "show which servers are healthy, and how many may fail",
     doc="Shows how the leader sees each server of its region. Exits 1 if the region is not healthy.",
     flags=(JSON, TEMPLATE),
+    regions=Regions.EACH,
 )
 def autopilot_health(terminal: Terminal, given: Given) -> int:
     from fedsched.model.units import format_duration

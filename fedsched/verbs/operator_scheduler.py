@@ -18,7 +18,7 @@ from fedsched.rpc.methods.operator import (
 )
 from fedsched.verbs.flags import BadUsage, Flag, Given
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, Verbs
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, Regions, Verbs
 from fedsched.verbs.view import pairs
 
 VERBS = Verbs()
@@ -42,7 +42,9 @@ SWITCHES: Final = (
 )
 
 
-@VERBS.verb("operator scheduler get-config", "show how the region schedules", flags=(JSON, TEMPLATE))
+@VERBS.verb(
+    "operator scheduler get-config", "show how the region schedules", flags=(JSON, TEMPLATE), regions=Regions.EACH
+)
 def get_config(terminal: Terminal, given: Given) -> int:
     config = terminal.client.call(SCHEDULER_GET_CONFIG, Empty()).scheduler_config
     if terminal.formatted(given, lambda: to_api(config)):

@@ -18,7 +18,7 @@ from fedsched.rpc.methods.service import (
 from fedsched.verbs.flags import Argument, Flag, Given
 from fedsched.verbs.lookup import PAGE
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Regions, Verbs
 from fedsched.verbs.view import columns, pairs, short
 
 VERBS = Verbs()
@@ -26,7 +26,7 @@ NAME = Argument("name", "name of the service")
 FILTER = Flag("filter", "only those that this expression is true of", value="expression")
 
 
-@VERBS.verb("service list", "list services", flags=(JSON, TEMPLATE))
+@VERBS.verb("service list", "list services", flags=(JSON, TEMPLATE), regions=Regions.EACH)
 def list_(terminal: Terminal, given: Given) -> int:
     found = list(_all(terminal))
     if terminal.formatted(given, lambda: [to_api(one) for one in found]):
@@ -44,7 +44,11 @@ def list_(terminal: Terminal, given: Given) -> int:
 
 
 @VERBS.verb(
-    "service info", "show where a service is offered", flags=(FILTER, VERBOSE, JSON, TEMPLATE), arguments=(NAME,)
+    "service info",
+    "show where a service is offered",
+    flags=(FILTER, VERBOSE, JSON, TEMPLATE),
+    arguments=(NAME,),
+    regions=Regions.EACH,
 )
 def info(terminal: Terminal, given: Given) -> int:
     request = ServiceGetRequest(name=given["name"], filter=given["filter"] or "")

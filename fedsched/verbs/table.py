@@ -60,7 +60,10 @@ MORE: Final[Mapping[tuple[str, str], str]] = {
     ("node", "purge"): "fedsched.verbs.node_drain",
     ("node", "pool"): "fedsched.verbs.node_pool",
     ("node", "meta"): "fedsched.verbs.node_meta",
+    ("operator", "gossip"): "fedsched.verbs.operator_gossip",
     ("operator", "scheduler"): "fedsched.verbs.operator_scheduler",
+    ("operator", "federation"): "fedsched.verbs.region",
+    ("operator", "rollout"): "fedsched.verbs.rollout",
 }
 """Verbs that another module than that of their first word declares, by their first two words: a command then imports
 only what it needs."""

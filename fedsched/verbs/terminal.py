@@ -39,7 +39,7 @@ class Terminal:
         self.is_colourful = False
         self.out = out
         self.err = err
-        self._connect = connect or _connect
+        self.connect = connect or _connect
         self._client: Client | None = None
         self._target: Target | None = None
 
@@ -59,7 +59,7 @@ class Terminal:
     def client(self) -> Client:
         """The link to the agent, opened when it is first needed."""
         if self._client is None:
-            self._client = self._connect(self.target)
+            self._client = self.connect(self.target)
         return self._client
 
     def close(self) -> None:
@@ -82,11 +82,11 @@ class Terminal:
         out.flush()
 
     def say(self, line: str = "") -> None:
-        self.out.write(f"{line}\n")
+        self.write(f"{line}\n")
 
     def heading(self, title: str) -> None:
         """Begin a section: a blank line and the title, bold on a terminal."""
-        self.out.write(f"\n{self.bold(title)}\n")
+        self.write(f"\n{self.bold(title)}\n")
 
     def warn(self, line: str) -> None:
         self.err.write(f"{line}\n")
@@ -99,7 +99,7 @@ class Terminal:
         if given["json"] and given.get("t") is not None:
             raise BadUsage("Both json and template formatting are not allowed")
         if given["json"]:
-            self.write(as_json(value()))
+            self.show_json(value())
             return True
         if given.get("t") is not None:
             from fedsched.verbs.template import render  # few commands are asked for it
@@ -107,6 +107,10 @@ class Terminal:
             self.say(render(given["t"], value()))
             return True
         return False
+
+    def show_json(self, value: Any) -> None:
+        """Print the object, whether it was asked for as JSON or is never shown in another way."""
+        self.write(as_json(value))
 
     def confirm(self, question: str) -> bool:
         """Ask; only `y` is a yes, and a closed input is a no."""

@@ -22,7 +22,7 @@ from fedsched.rpc.methods.variable import (
 from fedsched.verbs.flags import Argument, BadUsage, Flag, Given
 from fedsched.verbs.lookup import PAGE
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, Verbs
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, Regions, Verbs
 from fedsched.verbs.view import columns, moment, pairs
 
 VERBS = Verbs()
@@ -62,6 +62,7 @@ def put(terminal: Terminal, given: Given) -> int:
     "show a variable with its items",
     flags=(Flag("item", "print the value of this item alone", value="name"), JSON, TEMPLATE),
     arguments=(PATH,),
+    regions=Regions.EACH,
 )
 def get(terminal: Terminal, given: Given) -> int:
     found = terminal.client.call(VAR_GET, VarRequest(path=given["path"])).variable
@@ -81,6 +82,7 @@ def get(terminal: Terminal, given: Given) -> int:
     "list variables",
     flags=(JSON, TEMPLATE),
     arguments=(Argument("prefix", "only those whose path begins like this", optional=True),),
+    regions=Regions.EACH,
 )
 def list_(terminal: Terminal, given: Given) -> int:
     found: list[VariableMetadata] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fedsched.verbs.flags import Argument, Flag, Given, flag_form, parse, usage
@@ -15,7 +16,22 @@ FAILED: Final = 1
 NOT_PLACED: Final = 2
 """Submitted, but not everything could be placed."""
 
+NOT_ALL_ANSWERED: Final = 2
+"""Several regions were asked, and some of them did not answer."""
+
 Run = Callable[["Terminal", Given], int]
+
+
+class Regions(Enum):
+    """What a verb makes of `-region a,b` and `-region '*'`."""
+
+    ONE = "one"
+    """It writes or follows something: it is refused."""
+    EACH = "each"
+    """It runs in each of them, and what comes out is laid side by side (`verbs.fan_out`)."""
+    ITSELF = "itself"
+    """It tells of all regions anyway, and picks those that are named."""
+
 
 JSON: Final = Flag("json", "print the answer as JSON", bool)
 TEMPLATE: Final = Flag("t", "format the answer with a Go template, over what -json prints", value="template")
@@ -23,7 +39,12 @@ VERBOSE: Final = Flag("verbose", "show full ids and more columns", bool)
 
 CONNECTION_FLAGS: Final = (
     Flag("address", "agent to talk to, such as http://127.0.0.1:4646 (FEDSCHED_ADDR, NOMAD_ADDR)", value="url"),
-    Flag("region", "region to act on; the agent's own by default (FEDSCHED_REGION, NOMAD_REGION)", value="name"),
+    Flag(
+        "region",
+        "region to act on; the agent's own by default (FEDSCHED_REGION, NOMAD_REGION). Commands that only look take"
+        " several, `eu,us`, or `*` for all",
+        value="name",
+    ),
     Flag("namespace", "namespace to act in (FEDSCHED_NAMESPACE, NOMAD_NAMESPACE)", value="name"),
     Flag("token", "secret id of the access token (FEDSCHED_TOKEN, NOMAD_TOKEN)", value="secret"),
     Flag("ca-cert", "PEM file of the authority to trust (FEDSCHED_CACERT, NOMAD_CACERT)", value="file"),
@@ -45,6 +66,13 @@ COLOUR_FLAGS: Final = (
 )
 
 
+SEVERAL: Final = {
+    Regions.EACH: "Takes several regions: -region eu,us, or -region '*' for all.",
+    Regions.ITSELF: "Tells of all regions; -region eu,us picks some.",
+}
+"""What help says of a verb that is not for one region."""
+
+
 class Verb(NamedTuple):
     """One thing a person can type."""
 
@@ -57,6 +85,7 @@ class Verb(NamedTuple):
     is_remote: bool
     is_raw: bool = False
     """Whether the words are handed on as they are, to something with its own idea of flags."""
+    regions: Regions = Regions.ONE
 
     @property
     def name(self) -> str:
@@ -75,6 +104,8 @@ class Verb(NamedTuple):
     def help(self, program: str = "fedsched") -> str:
         """Give the text of `-help`."""
         text = f"Usage: {program} {self.name} {usage(self.all_flags, self.arguments)}\n\n{_filled(self.doc, 2)}"
+        if self.regions is not Regions.ONE:
+            text += f"\n{_filled(SEVERAL[self.regions], 2)}"
         if self.arguments:
             text += "\nArguments:\n\n" + "".join(f"  <{one.name}>\n{_filled(one.doc, 4)}" for one in self.arguments)
         groups = [("Options", self.flags), ("General options", COLOUR_FLAGS)]
@@ -102,13 +133,14 @@ class Verbs:
         arguments: Sequence[Argument] = (),
         is_remote: bool = True,
         is_raw: bool = False,
+        regions: Regions = Regions.ONE,
     ) -> Callable[[Run], Run]:
         """Declare the decorated function as what `name` does."""
 
         def declare(run: Run) -> Run:
             text = doc or f"{summary[:1].upper()}{summary[1:]}."
             words = tuple(name.split())
-            self.all.append(Verb(words, summary, text, run, tuple(flags), tuple(arguments), is_remote, is_raw))
+            self.all.append(Verb(words, summary, text, run, tuple(flags), tuple(arguments), is_remote, is_raw, regions))
             return run
 
         return declare

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 NONE: Final = "<none>"
 SHORT_ID: Final = 8
@@ -16,14 +16,32 @@ SHORT_ID: Final = 8
 _UNITS: Final = (("y", 31_536_000), ("mo", 2_592_000), ("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
-def columns(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+class Table(str):
+    """A table as it is shown, which still knows its cells: so that those of several regions can become one."""
+
+    __slots__ = ("head", "rows")
+
+    head: tuple[str, ...]
+    rows: list[list[str]]
+
+    @classmethod
+    def of(cls, head: Sequence[str], rows: list[list[str]]) -> Self:
+        lines = [list(head), *rows]
+        widths = [max(width(line[at]) for line in lines) for at in range(len(head))]
+        table = cls(
+            "".join(
+                "  ".join(cell + " " * (pad - width(cell)) for cell, pad in zip(line, widths, strict=True)).rstrip()
+                + "\n"
+                for line in lines
+            )
+        )
+        table.head, table.rows = tuple(head), rows
+        return table
+
+
+def columns(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     """Give a table: left-aligned, two spaces between columns, the empty cell as `<none>`."""
-    lines = [list(head), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(width(line[at]) for line in lines) for at in range(len(head))]
-    return "".join(
-        "  ".join(cell + " " * (pad - width(cell)) for cell, pad in zip(line, widths, strict=True)).rstrip() + "\n"
-        for line in lines
-    )
+    return Table.of(head, [[_cell(value) for value in row] for row in rows])
 
 
 def pairs(rows: Iterable[tuple[str, Any]]) -> str:

@@ -17,7 +17,7 @@ from fedsched.rpc.methods.why import (
 from fedsched.verbs.finding import find_alloc, find_job, find_node
 from fedsched.verbs.flags import Argument, Flag, Given
 from fedsched.verbs.terminal import Terminal
-from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Verbs
+from fedsched.verbs.verb import JSON, OK, TEMPLATE, VERBOSE, Regions, Verbs
 from fedsched.verbs.view import columns, short
 
 VERBS = Verbs()
@@ -33,6 +33,7 @@ GROUP = Flag("group", "only this group", value="name")
     "that would let the next allocation of each group be placed.",
     flags=(GROUP, VERBOSE, JSON, TEMPLATE),
     arguments=(JOB,),
+    regions=Regions.EACH,
 )
 def job_why(terminal: Terminal, given: Given) -> int:
     stub = find_job(terminal, given["job"])
@@ -51,6 +52,7 @@ def job_why(terminal: Terminal, given: Given) -> int:
     "say why an allocation is as it is, and why on its node",
     flags=(VERBOSE, JSON, TEMPLATE),
     arguments=(Argument("alloc", "id of the allocation, or the beginning of it"),),
+    regions=Regions.EACH,
 )
 def alloc_why(terminal: Terminal, given: Given) -> int:
     stub = find_alloc(terminal, given["alloc"])
@@ -71,6 +73,7 @@ def alloc_why(terminal: Terminal, given: Given) -> int:
     "which node is preferred.",
     flags=(GROUP, VERBOSE, JSON, TEMPLATE),
     arguments=(Argument("node", "id of the node, or the beginning of it"), JOB),
+    regions=Regions.EACH,
 )
 def node_why_not(terminal: Terminal, given: Given) -> int:
     node, stub = find_node(terminal, given["node"]), find_job(terminal, given["job"])

@@ -109,6 +109,11 @@ class Link:
         """How long ago anything came from the peer; one that is well is heard within its keep-alive time."""
         return trio.current_time() - self._core.heard_at
 
+    def ask_sign_of_life(self) -> None:
+        """Have `silent_s` small soon, if the peer is well. Never waits."""
+        self._core.ask_sign_of_life()
+        self.flush()
+
     async def wait_ready(self) -> None:
         """Wait until the peer has greeted and been admitted, or the link is over."""
         await self._greeted.wait()

@@ -162,6 +162,12 @@ class LinkCore:
             self._put(frames.Ping(self._pings))
         return self._expire(now) if now >= self._next_expiry else []
 
+    def ask_sign_of_life(self) -> None:
+        """Have something come from a peer that is well, now rather than when the keep-alive time is over."""
+        if self._is_greeted and self.closed is None:
+            self._pings += 1
+            self._put(frames.Ping(self._pings))
+
     # ---- calls ----------------------------------------------------------------------------------------------
 
     def call(self, method: str, payload: bytes, *, flow: Flow = Flow.NONE, deadline: float, now: float) -> CallState:

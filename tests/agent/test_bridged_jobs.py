@@ -27,7 +27,7 @@ from fedsched.telemetry.log import Hub
 from tests.agent.agents import a_config, connected
 from tests.agent.test_client_agent import nodes, statuses, until
 from tests.builders import a_group, a_job, a_task
-from tests.client.own_network import CANNOT, CGROUP, in_own_network, left_over
+from tests.client.own_network import CGROUP, NotHere, in_own_network, left_over
 from tests.client.test_group_networks import ANSWERS, asked
 
 
@@ -67,8 +67,8 @@ async def from_job_to_packet(place: Path) -> None:
             assert agent.client is not None
             offered = agent.client.node()
             if "bridge" not in {network.mode for network in offered.node_resources.node_networks}:
-                print(offered.attributes)
-                raise SystemExit(CANNOT)
+                why = offered.attributes.get("unique.network.bridge.reason", "no reason is given")
+                raise NotHere(f"no mode bridge here: {why}")
             assert offered.attributes["nomad.bridge.hairpin_mode"] == "false"
             await caller.call(JOB_REGISTER, JobRegisterRequest(job=a_networked_job("web", "bridge")))
             await caller.call(JOB_REGISTER, JobRegisterRequest(job=a_networked_job("odd", "cni/mine")))

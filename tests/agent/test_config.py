@@ -115,7 +115,7 @@ def test_every_kind_of_value_is_read(in_tmp: Path) -> None:
         (
             "[server.server_join]\nretry_join = 'a'",
             'a.toml: server.server_join.retry_join = "a" is not a list of texts'
-            " (servers to join, host or host:port; tried until one answers)",
+            " (servers of the region, host or host:port of their server or gossip port)",
         ),
         (
             "log_levels = { raft = 1 }",

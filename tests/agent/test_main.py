@@ -20,9 +20,9 @@ import trio
 from fedsched.agent import dev
 from fedsched.agent.agent import Agent
 from fedsched.agent.config import AgentConfig, Ports
-from fedsched.agent.dev import make_agents, run_dev, with_ports_chosen
+from fedsched.agent.dev import make_agents, run_dev
 from fedsched.agent.main import run_agent, run_until_signal
-from fedsched.agent.region_file import RegionFile, read_regions
+from fedsched.agent.region_file import RegionFile, read_regions, with_ports_chosen
 from fedsched.model.errors import Unavailable
 from fedsched.rpc.method import Empty
 from fedsched.rpc.methods.agent import AGENT_SELF
@@ -283,6 +283,8 @@ def test_dev_boots_all_regions_and_says_how_to_go_on(
     said = capsys.readouterr().out
     for agent in running:
         assert f"{agent.config.name:16} {agent.http_address}" in said
+    assert "fedsched job run -region us " in said
+    assert "fedsched job run fixtures/jobs/everywhere.hcl" in said
     assert f"export FEDSCHED_ADDR={running[0].http_address}" in said
     assert "Ctrl-C stops everything." in said
     for one in running:

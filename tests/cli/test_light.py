@@ -52,7 +52,15 @@ def an_environment(pycache: Path, address: str = "") -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "line",
-    ["version", "-help job run", "job status", "operator raft list-peers", "job run -detach -", "job stauts"],
+    [
+        "version",
+        "-help job run",
+        "job status",
+        "job status -region eu,us",
+        "operator raft list-peers",
+        "job run -detach -",
+        "job stauts",
+    ],
 )
 def test_a_short_command_imports_nothing_heavy(line: str, tmp_path: Path) -> None:
     with fake_agent(ANSWERS) as agent:

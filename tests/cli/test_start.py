@@ -143,7 +143,7 @@ def test_an_unknown_bench_is_refused_by_name() -> None:
 def test_sim_and_demo_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
     words: list[list[str]] = []
     stand_in(monkeypatch, "fedsched.sim.main", main=lambda given: words.append(given) or 4)
-    stand_in(monkeypatch, "fedsched.cli.demo", main=lambda: 5)
+    stand_in(monkeypatch, "fedsched.cli.demo", main=lambda directory: 5 if directory == "regions" else 6)
 
     assert fedsched("sim --seed 7 -h")[0] == 4
     assert words == [["--seed", "7", "-h"]]

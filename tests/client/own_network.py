@@ -29,6 +29,10 @@ ROOT = Path(__file__).parents[2]
 Scenario = Callable[[Path], Awaitable[None]]
 
 
+class NotHere(Exception):
+    """This host cannot do what the scenario needs; the words say why."""
+
+
 def in_own_network(scenario: Scenario, place: Path) -> None:
     """Run it there; skips with the reason where this host cannot."""
     if os.geteuid():
@@ -73,9 +77,22 @@ def main(module: str, name: str, place: str) -> int:
         with trio.fail_after(LIMIT_S):
             await scenario(Path(place))
 
-    trio.run(within)
+    try:
+        trio.run(within)
+    except* NotHere as lacking:
+        print(*_reasons(lacking))
+        return_code = CANNOT
+    else:
+        return_code = 0
     _remove_cgroups()
-    return 0
+    return return_code
+
+
+def _reasons(found: BaseException) -> list[str]:
+    """From whatever depth of nurseries."""
+    if isinstance(found, BaseExceptionGroup):
+        return [reason for one in found.exceptions for reason in _reasons(one)]
+    return [str(found)]
 
 
 def _remove_cgroups() -> None:
@@ -89,11 +106,12 @@ def skip_without_bridges(offer: Callable[[], object]) -> None:
     """Ends a scenario's process with the reason if this host has no bridges for groups."""
     found = offer()
     if BRIDGE not in getattr(found, "modes", ()):
-        print(f"no mode bridge here: {getattr(found, 'reason', '')}")
-        raise SystemExit(CANNOT)
+        raise NotHere(f"no mode bridge here: {getattr(found, 'reason', '')}")
 
 
-__all__ = ["find_offer", "in_own_network", "left_over", "skip_without_bridges"]
+__all__ = ["NotHere", "find_offer", "in_own_network", "left_over", "skip_without_bridges"]
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    from tests.client import own_network  # the same module that scenarios import, and so the same `NotHere`
+
+    sys.exit(own_network.main(*sys.argv[1:]))

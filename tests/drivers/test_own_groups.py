@@ -23,6 +23,7 @@ PARENT = f"fedsched-test-{os.getpid()}-own.slice"
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_groups, "_known", {})
+    own_groups.forget_homes()
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     found = Host(tmp_path)
     found.directory.mkdir()
     yield found
-    signal.set_wakeup_fd(-1)
+    supervise.forget_children()
     signal.signal(signal.SIGCHLD, before)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)

@@ -38,6 +38,7 @@ class HostAgent:
     http_port: int
     mark: str
     """Carried by the agent, and by everything it starts, in the environment."""
+    region: str = "test"
     extra: str = ""
     """More lines for the `[client]` table."""
     tables: str = "[client.plugin.raw_exec]\nenabled = true\n[client.plugin.mock_driver]\nenabled = true\n"
@@ -69,7 +70,8 @@ class HostAgent:
     def config_text(self) -> str:
         rpc, serf = free_ports(2)
         return (
-            f'name = "{self.name}"\nregion = "test"\ndata_dir = "{self.directory / "data"}"\nbind_addr = "{HOST}"\n'
+            f'name = "{self.name}"\nregion = "{self.region}"\n'
+            f'data_dir = "{self.directory / "data"}"\nbind_addr = "{HOST}"\n'
             f"[ports]\nhttp = {self.http_port}\nrpc = {rpc}\nserf = {serf}\n"
             f"[client]\nenabled = true\nservers = {json.dumps(self.servers)}\n"
             f'network_interface = "lo"\ncgroup_parent = "{self.cgroup_parent}"\n{self.extra}\n{self.tables}'
@@ -121,7 +123,7 @@ def running_host(region: Region, directory: Path, name: str = "host1", **fields:
     """A client agent that knows all servers of the region; at the end nothing that it started is left."""
     mark = f"{os.getpid()}-{time.monotonic_ns() & 0xFFFFFF:x}"
     servers = [f"{HOST}:{server.rpc_port}" for server in region.servers.values()]
-    host = HostAgent(name, directory / name, servers, free_ports(1)[0], mark, **fields)
+    host = HostAgent(name, directory / name, servers, free_ports(1)[0], mark, region=region.name, **fields)
     host.start()
     try:
         yield host

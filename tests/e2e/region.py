@@ -40,6 +40,9 @@ class Server:
     serf_port: int
     join: list[str] = field(default_factory=list)
     overrides: dict[str, str] = field(default_factory=dict)
+    wan: list[str] = field(default_factory=list)
+    """Gossip addresses of servers of other regions."""
+    region: str = "test"
     bootstrap_expect: int = 3
     extra: str = ""
     """More lines for the `[server]` table."""
@@ -47,6 +50,8 @@ class Server:
     """More lines before the first table."""
     host: str = HOST
     """Where this process reaches it; the agent itself listens on loopback in any case."""
+    bind: str = HOST
+    """Which of loopback's addresses it listens on."""
     prefix: list[str] = field(default_factory=list)
     """Words before the command, such as those that enter a network namespace."""
     program: list[str] = field(default_factory=lambda: ["-m", "fedsched"])
@@ -95,11 +100,12 @@ class Server:
     def config_text(self) -> str:
         overrides = ", ".join(f'"{name}" = "{address}"' for name, address in sorted(self.overrides.items()))
         joins = ", ".join(f'"{address}"' for address in self.join)
+        wan = ", ".join(f'"{address}"' for address in self.wan)
         lines = [
             f'name = "{self.name}"',
-            'region = "test"',
+            f'region = "{self.region}"',
             f'data_dir = "{self.data_dir}"',
-            f'bind_addr = "{HOST}"',
+            f'bind_addr = "{self.bind}"',
             self.top,
             "[ports]",
             f"http = {self.http_port}",
@@ -113,6 +119,7 @@ class Server:
             self.extra,
             "[server.server_join]",
             f"retry_join = [{joins}]",
+            f"retry_join_wan = [{wan}]" if wan else "",
             'retry_interval = "200ms"',
         ]
         return "\n".join(line for line in lines if line) + "\n"
@@ -200,6 +207,9 @@ class Region:
     route: Route = direct
     extra: str = ""
     top: str = ""
+    name: str = "test"
+    wan: list[str] = field(default_factory=list)
+    """Gossip addresses of servers of other regions, for all servers that are added from now on."""
     servers: dict[str, Server] = field(default_factory=dict)
 
     def add(self, name: str, *, bootstrap_expect: int, extra: str | None = None) -> Server:
@@ -211,6 +221,8 @@ class Region:
             http,
             rpc,
             serf,
+            region=self.name,
+            wan=list(self.wan),
             bootstrap_expect=bootstrap_expect,
             extra=self.extra if extra is None else extra,
             top=self.top,
@@ -270,10 +282,18 @@ class Region:
 
 @contextmanager
 def running_region(
-    directory: Path, count: int = 3, *, extra: str = "", top: str = "", route: Route = direct, start: bool = True
+    directory: Path,
+    count: int = 3,
+    *,
+    extra: str = "",
+    top: str = "",
+    route: Route = direct,
+    start: bool = True,
+    name: str = "test",
+    wan: Iterable[str] = (),
 ) -> Iterator[Region]:
     """`count` servers s1, s2, ... of one region, started; killed at the end if the test has not stopped them."""
-    region = Region(directory, route, extra, top)
+    region = Region(directory, route, extra, top, name, list(wan))
     for number in range(1, count + 1):
         region.add(f"s{number}", bootstrap_expect=count)
     region.wire()

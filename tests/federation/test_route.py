@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from fedsched.federation.directory import Directory, LeaderHint
 from fedsched.federation.route import (
     DIAL_S,
-    HOPS_MAX,
     TRIES_MAX,
     ForwardingLoop,
     NoPath,
@@ -24,6 +23,7 @@ from fedsched.federation.route import (
 from fedsched.model.errors import DeadlineExceeded
 from fedsched.model.region import MemberStatus
 from fedsched.raft.errors import OutcomeUnknown
+from fedsched.rpc.context import HOPS_MAX
 from tests.federation.builders import a_member
 
 ME = ("id-me", "me.eu")

@@ -12,6 +12,7 @@ from fedsched.gossip.asked import (
     AnswerStream,
     ChangeTags,
     EventNews,
+    ForceLeave,
     Gone,
     Join,
     JoinEnded,
@@ -212,3 +213,17 @@ def test_well_formed_nonsense_does_no_harm(story: list[tuple[str, object]]) -> N
         assert core.me.state is State.ALIVE
         assert core.members.up == sum(member.is_up for member in core.members)
         inc = core.me.inc
+
+
+def test_nobody_of_a_region_that_is_failed_as_a_whole_is_forgotten() -> None:
+    """However long a cut lasts, those on the other side are all there is to find the way back by."""
+    core = a_core("a", "b")
+    core.handle(Packet(addr(9), (alive("c", 9, region="far"), alive("d", 10, region="far"))), 0.0)
+    hear(core, Dead(1, "b", "x"), Dead(1, "c", "x"), Dead(1, "d", "x"))
+
+    core.wake(2 * FED.reconnect_timeout_s)
+
+    assert state(core, "b") is None  # its region lives
+    assert (state(core, "c"), state(core, "d")) == (State.DEAD, State.DEAD)
+    core.handle(ForceLeave("c", prune=True), 2 * FED.reconnect_timeout_s)
+    assert state(core, "c") is None

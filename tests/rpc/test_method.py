@@ -19,6 +19,8 @@ from tests.rpc.builders import a_method
 CAPABILITIES = {
     "",
     "server",
+    "pool",
+    "agent:write",
     "management",
     "agent:read",
     "node:read",
@@ -111,7 +113,7 @@ def test_a_whole_job_travels_in_a_register_request() -> None:
 def test_an_unknown_method_is_answered_with_its_neighbours() -> None:
     with pytest.raises(UnknownMethod, match=r"no method 'Status\.Weather'") as caught:
         method_named("Status.Weather")
-    assert caught.value.hint == "there are Status.Leader, Status.Peers"
+    assert caught.value.hint == "there are Status.Clock, Status.Leader, Status.Peers"
     with pytest.raises(UnknownMethod, match="no method"):
         method_named("x" * 1000)
 

@@ -13,8 +13,10 @@ from fedsched.model.errors import NotFound
 from fedsched.model.region import MemberStatus, ServerMember
 from fedsched.rpc.methods.job import JOB_REGISTER, JobRegisterRequest
 from fedsched.rpc.methods.raft import RAFT_LIST_PEERS
+from fedsched.server import dispatch
+from fedsched.server.dispatch import NoLeader
 from tests.builders import a_job
-from tests.server.region import Member, Region, run_region
+from tests.server.region import Member, Region, run_region, until
 
 Story = Callable[[Region, Region], Awaitable[None]]
 
@@ -156,5 +158,49 @@ def test_what_any_server_may_answer_is_answered_without_a_leader(tmp_path: Path)
         with trio.fail_after(5):
             reply = await here.call(RAFT_LIST_PEERS, region="us", stale=True)
         assert {server.node for server in reply.servers} == {"s1", "s2", "s3"}
+
+    run_regions(tmp_path, story)
+
+
+def test_a_region_without_a_leader_refuses_writes_after_its_patience_and_answers_stale_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(eu: Region, us: Region) -> None:
+        here = await eu.leader()
+        await register(here, "web", "us")
+        lone = (await us.followers())[0]
+        await until("it has the job", lambda: lone.server.raft.applier.applied == lone.server.raft.core.commit)
+        for member in us.running():
+            if member is not lone:
+                await us.stop(member)
+        await until("it follows nobody", lambda: lone.server.raft.role.leader is None)
+        monkeypatch.setattr(dispatch, "PATIENCE_S", 1.0)
+
+        began = trio.current_time()
+        with pytest.raises(NoLeader) as refused:
+            await register(here, "late", "us")
+        assert 1.0 <= trio.current_time() - began < 4.0
+        assert refused.value.message == "No cluster leader: Job.Register waited 1 s for one in region 'us'"
+        assert (await here.job("web", region="us", stale=True)).id == "web"
+        await register(here, "ours", "eu")
+        with pytest.raises(NotFound):
+            await here.job("late", region="us", stale=True)
+
+    run_regions(tmp_path, story)
+
+
+def test_a_longer_circle_is_noticed_before_it_closes(tmp_path: Path) -> None:
+    """Three servers whose stale records send each other's calls on: the hop that would close the circle is refused."""
+
+    async def story(eu: Region, us: Region) -> None:
+        one, (two, three) = await eu.leader(), us.running()[:2]
+        tell(one, "ghost", "asia", "g1", two.address)
+        tell(two, "ghost", "asia", "g2", three.address)
+        tell(three, "ghost", "asia", "g3", one.address)
+
+        began = trio.current_time()
+        with pytest.raises(ForwardingLoop, match="came back"):
+            await register(one, "web", "asia")
+        assert trio.current_time() - began < 2.0
 
     run_regions(tmp_path, story)

@@ -359,7 +359,7 @@ def test_two_servers_that_expect_different_numbers_found_nothing(tmp_path: Path)
         one = await region.add("s1", bootstrap_expect=2)
         two = await region.add("s2", bootstrap_expect=3)
 
-        await until("both wait", lambda: "make bootstrap_expect the same" in str(one.said("waiting_for_region")))
+        await until("both wait", lambda: "make bootstrap_expect the same" in str(one.said("region_refused")))
 
         assert not one.server.raft.core.config.members
         assert not two.server.raft.core.config.members
@@ -429,6 +429,7 @@ def test_a_new_leader_takes_up_its_duties_in_this_order(tmp_path: Path) -> None:
 
         assert [type(service).__name__ for service in leader.server.office_services] == [
             "AutopilotService",
+            "ReconcileService",
             "VersionService",
             "PlanApplier",
             "BrokerService",
@@ -436,6 +437,7 @@ def test_a_new_leader_takes_up_its_duties_in_this_order(tmp_path: Path) -> None:
             "DeploymentsService",
             "DrainService",
             "PeriodicService",
+            "RolloutsService",
             "GcService",
             "HeartbeatsService",
         ]

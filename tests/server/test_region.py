@@ -282,7 +282,7 @@ def test_without_a_quorum_stale_reads_and_health_still_answer_and_everything_els
         for method, request in [(JOB_VERSIONS, JobRequest(job_id="web")), register_request("web")]:
             with pytest.raises(NoLeader) as refused:
                 await leader.call(method, request)
-            assert refused.value.message == f"{method.name}: region 'eu' has no leader (waited 0.3 s)"
+            assert refused.value.message == f"No cluster leader: {method.name} waited 0.3 s for one in region 'eu'"
             assert "list-peers -stale" in refused.value.hint
         members = (await leader.call(SERVER_MEMBERS)).members
         assert sorted(str(member.status) for member in members) == ["alive", "failed", "failed"]

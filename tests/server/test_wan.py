@@ -24,12 +24,14 @@ KEY = bytes(range(32))
 def run_federation(directory: Path, story: Story, **changes: Any) -> None:
     """`eu` with one server, `us` with three; each server but the first joins the first."""
 
+    changes.setdefault("profile", LOCAL)
+
     async def scenario(eu: Region) -> None:
-        first = await eu.add("s1", bootstrap_expect=1, gossip=GossipOptions(profile=LOCAL, **changes))
+        first = await eu.add("s1", bootstrap_expect=1, gossip=GossipOptions(**changes))
         await eu.leader()
         host, port = gossip_address(first)
         us = Region(directory / "us", eu._nursery, {"region": "us", "num_schedulers": 0})
-        joining = GossipOptions(profile=LOCAL, join=(f"{host}:{port}",), **changes)
+        joining = GossipOptions(join=(f"{host}:{port}",), **changes)
         for number in (1, 2, 3):
             await us.add(f"s{number}", bootstrap_expect=3, gossip=joining)
         await us.leader()

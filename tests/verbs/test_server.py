@@ -3,9 +3,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
 from fedsched.model.errors import Unavailable
 from fedsched.model.region import MemberStatus, ServerMember
-from fedsched.rpc.methods.server import SERVER_MEMBERS, ServerMembersReply
+from fedsched.rpc.methods.server import REGION_LIST, SERVER_MEMBERS, RegionListReply, RegionRow, ServerMembersReply
 from fedsched.rpc.methods.status import STATUS_LEADER, LeaderReply
 from tests.verbs.commands import fedsched
 
@@ -93,3 +96,38 @@ def test_json_and_template_together_are_refused() -> None:
 
     assert seen.err.startswith("Error: Both json and template formatting are not allowed\n")
     assert (seen.code, seen.out) == (1, "")
+
+
+def test_details_say_who_is_suspected_and_how_far_everybody_is_without_asking_other_regions() -> None:
+    suspect = replace(a_member("us-1", "us"), is_suspect=True, round_trip_ms=93.24)
+    members = (a_member("eu-1"), a_member("eu-2"), suspect)
+    reply = ServerMembersReply(server_name="eu-2", server_region="eu", members=members)
+    regions = RegionListReply(regions=(RegionRow(name="us", leader="us-1.us"),))
+
+    seen = fedsched("server members -detailed", {SERVER_MEMBERS: lambda _: reply, REGION_LIST: lambda _: regions})
+
+    assert seen.out == (
+        "Name     Address   Port  Status  Suspect  Leader  Region  Datacenter  Build  Round Trip  ID\n"
+        "eu-1.eu  10.0.0.1  4648  alive   false    false   eu      dc1         0.1.0  <unknown>   id-eu-1\n"
+        "eu-2.eu  10.0.0.2  4648  alive   false    false   eu      dc1         0.1.0  -           id-eu-2\n"
+        "us-1.us  10.0.0.1  4648  alive   true     true    us      dc1         0.1.0  93.2 ms     id-us-1\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "names", "code", "err"),
+    [
+        ("-region us", ["us-1.us"], 0, ""),
+        ("-region us,eu", ["eu-1.eu", "eu-2.eu", "us-1.us"], 0, ""),
+        ("-region us,mars", ["us-1.us"], 2, "Error: no server of region 'mars' is known; there are eu, us\n"),
+        ("-region mars", [], 1, "Error: no server of region 'mars' is known; there are eu, us\n"),
+    ],
+)
+def test_members_of_the_named_regions_are_picked_from_what_the_agent_knows(
+    flag: str, names: list[str], code: int, err: str
+) -> None:
+    seen = fedsched(f"server members -json {flag}", {SERVER_MEMBERS: lambda _: MEMBERS})
+
+    assert [one["Name"] for one in json.loads(seen.out)] == names
+    assert (seen.code, seen.err) == (code, err)
+    assert [meta.region for meta in seen.agent.metas(SERVER_MEMBERS)] == [""]

@@ -22,6 +22,7 @@ from fedsched.drivers.supervisor.bare import (
 )
 from fedsched.drivers.supervisor.launch import LaunchSpec
 from fedsched.drivers.supervisor.own_groups import NoWayBack, spawn_inside
+from fedsched.drivers.supervisor.own_groups import enter as enter_group
 from fedsched.drivers.supervisor.processes import send
 
 TYPE_CHECKING = False  # `typing` alone would double what a supervisor imports
@@ -109,7 +110,7 @@ def _child(
     try:
         os.setsid()
         for path in spec.cgroups:
-            _join(path)
+            enter_group(path)
         for number in UNSET:
             signal(number, SIG_DFL)
         pthread_sigmask(SIG_SETMASK, ())
@@ -192,12 +193,6 @@ def _become(spec: LaunchSpec) -> None:
             os.setresgid(spec.gid, spec.gid, spec.gid)
         os.setresuid(spec.uid, spec.uid, spec.uid)
     os.chdir(spec.cwd)
-
-
-def _join(path: str) -> None:
-    fd = os.open(f"{path}/cgroup.procs", os.O_WRONLY)
-    os.write(fd, b"0")
-    os.close(fd)
 
 
 def _join_network(path: str) -> None:

@@ -112,11 +112,17 @@ class Control:
 
     def send_nowait(self, message: dict[str, Any]) -> memoryview:
         """As much as fits at once; returns the rest."""
-        data = memoryview(encode(message))
+        return self.send_bytes_nowait(encode(message))
+
+    def send_bytes_nowait(self, message: bytes) -> memoryview:
+        """The same for one that is encoded already. Raises `SupervisorGone`."""
+        data = memoryview(message)
         try:
             return data[self._plain.send(data) :]
         except BlockingIOError:
             return data
+        except OSError as error:
+            raise SupervisorGone(f"the supervisor does not listen: {error}") from error
 
     async def receive_with_files(self) -> tuple[dict[str, Any], list[int]]:
         """The next message and the open files that came with it."""

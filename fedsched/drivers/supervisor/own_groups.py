@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from typing import Final
 
 MEMBERS: Final = "cgroup.procs"
+THREADS: Final = "tasks"
+"""Its namesake for single threads in v1. A process with one thread is the same in both, and for a thread that moves
+itself the kernel need not hold up every fork of the host meanwhile."""
 MYSELF: Final = b"0"
 MEMBERSHIP: Final = "/proc/self/cgroup"
 CLIMB_MAX: Final = 64
@@ -24,8 +27,11 @@ _known: dict[str, str] = {}
 """Our own group by the root of its hierarchy. It is that of the process which forked us, and nobody moves us."""
 
 
-_roots: dict[str, str] = {}
-"""The root of a hierarchy by the place where tasks have their groups."""
+_roots: dict[str, tuple[str, str]] = {}
+"""By the place where tasks have their groups: the root of the hierarchy, and the file that members are written to."""
+_homes: dict[str, int] = {}
+"""Our own groups, open for stepping back, by root; those of the process `_homes_of`."""
+_homes_of = 0
 
 
 class NoWayBack(Exception):
@@ -43,7 +49,7 @@ def spawn_inside(groups: Sequence[str], spawn: Callable[[], int]) -> int | None:
     stuck: OSError | None = None
     try:
         for group in groups:
-            _write(f"{group}/{MEMBERS}")
+            enter(group)
         return spawn()
     finally:
         for fd in back:
@@ -51,29 +57,50 @@ def spawn_inside(groups: Sequence[str], spawn: Callable[[], int]) -> int | None:
                 os.write(fd, MYSELF)
             except OSError as error:
                 stuck = error
-            os.close(fd)
         if stuck is not None:
             raise NoWayBack(f"a supervisor cannot leave the cgroups of its task: {stuck.strerror}") from stuck
 
 
-def _way_back(groups: Sequence[str]) -> list[int] | None:
-    """Our own groups, open for stepping back."""
-    found: list[int] = []
+def enter(group: str) -> None:
+    """Step into it; for processes with one thread. Raises `OSError`."""
+    fd = os.open(f"{group}/{_place(group)[1]}", os.O_WRONLY | os.O_CLOEXEC)
     try:
-        homes = [own_group(_root_above(group)) for group in groups]
-        found.extend(os.open(f"{home}/{MEMBERS}", os.O_WRONLY | os.O_CLOEXEC) for home in homes)
+        os.write(fd, MYSELF)
+    finally:
+        os.close(fd)
+
+
+def forget_homes() -> None:
+    """Let go of what is kept open."""
+    while _homes:
+        os.close(_homes.popitem()[1])
+
+
+def _way_back(groups: Sequence[str]) -> list[int] | None:
+    """Our own groups, open for stepping back. They stay open: one process starts many tasks."""
+    try:
+        return [_home(*_place(group)) for group in groups]
     except (OSError, LookupError):
-        for fd in found:
-            os.close(fd)
         return None
-    return found
 
 
-def _root_above(group: str) -> str:
-    """The same as `root_of`, looked for once for all groups that lie side by side: a mount does not move."""
+def _home(root: str, members: str) -> int:
+    global _homes_of
+    if _homes_of != os.getpid():
+        forget_homes()
+        _homes_of = os.getpid()
+    if root not in _homes:
+        _homes[root] = os.open(f"{own_group(root)}/{members}", os.O_WRONLY | os.O_CLOEXEC)
+    return _homes[root]
+
+
+def _place(group: str) -> tuple[str, str]:
+    """Its hierarchy's root and the members' file, looked for once for all groups that lie side by side: a mount does
+    not move."""
     above = os.path.dirname(group)
     if above not in _roots:
-        _roots[above] = root_of(group)
+        root = root_of(group)
+        _roots[above] = root, MEMBERS if _is_unified(root) or not os.path.exists(f"{root}/{THREADS}") else THREADS
     return _roots[above]
 
 
@@ -100,7 +127,7 @@ def own_group(root: str) -> str:
 def _within(lines: list[str], root: str) -> str:
     """The path in the hierarchy: by its controllers, which name the mount, or as the only one there is (v2)."""
     wanted = set(os.path.basename(root).split(","))
-    is_unified = os.path.exists(f"{root}/cgroup.controllers")
+    is_unified = _is_unified(root)
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if (is_unified and not controllers) or (controllers and wanted <= set(controllers.split(","))):
@@ -108,9 +135,5 @@ def _within(lines: list[str], root: str) -> str:
     raise LookupError(f"this process is in no group of {root}")
 
 
-def _write(path: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, MYSELF)
-    finally:
-        os.close(fd)
+def _is_unified(root: str) -> bool:
+    return os.path.exists(f"{root}/cgroup.controllers")

@@ -13,6 +13,8 @@ TYPE_CHECKING = False  # `typing` alone would double what a supervisor imports
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+_own_start = (0, 0)
+"""Which process this is, and when it began."""
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 
@@ -26,6 +28,14 @@ def start_time(pid: int) -> int:
     text = read_small(f"/proc/{pid}/stat", 512)
     fields = text[text.rfind(b")") + 2 :].split(None, 20)
     return 0 if len(fields) < 20 or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def own_start_time() -> int:
+    """The same for this process: asked for once."""
+    global _own_start
+    if _own_start[0] != os.getpid():
+        _own_start = os.getpid(), start_time(os.getpid())
+    return _own_start[1]
 
 
 def is_running(pid: int, started: int) -> bool:

@@ -18,7 +18,7 @@ from fedsched.drivers.supervisor.child import LaunchFailed
 from fedsched.drivers.supervisor.connections import Connection
 from fedsched.drivers.supervisor.frames import Frames, encode
 from fedsched.drivers.supervisor.launch import LaunchSpec
-from fedsched.drivers.supervisor.supervise import Supervisor
+from fedsched.drivers.supervisor.supervise import Supervisor, forget_children
 
 TYPE_CHECKING = False  # `typing` alone would double what a supervisor imports
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def rehearse(directory: str, boot_id: str, read_spec: Callable[[socket], LaunchS
     except (OSError, LaunchFailed):
         return
     finally:
+        forget_children()
         signal(SIGCHLD, SIG_IGN)
         _clear(stage)
 

@@ -29,6 +29,7 @@ from fedsched.drivers.supervisor.frames import PROTOCOL
 from fedsched.drivers.supervisor.launch import LaunchSpec
 from fedsched.drivers.supervisor.output import Output
 from fedsched.drivers.supervisor.sessions import Sessions
+from fedsched.drivers.supervisor.task_groups import make_group, oom_kills, remove_group, set_value, try_value
 
 TYPE_CHECKING = False  # `typing` alone would double what a supervisor imports
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Supervisor:
             "phase": self.phase,
             "boot_id": boot_id,
             "task_id": spec.task_id,
-            "supervisor": [self.pid, processes.start_time(self.pid)],
+            "supervisor": [self.pid, processes.own_start_time()],
             "child": [0, 0],
             "started_at_ns": 0,
             "cgroups": spec.cgroups,
@@ -82,6 +83,8 @@ class Supervisor:
         self._vanish_until = FOREVER
         self._again_at = FOREVER
         self._ooms = 0
+        self._was_alone = False
+        """Nobody was left when the task's own process had ended: nobody is there who could make anybody any more."""
         self._leave_at = FOREVER
         self._listener: socket | None = None
         self.is_free = False
@@ -95,11 +98,10 @@ class Supervisor:
             raise LaunchFailed(f"{spec.task_id} was started before, or is known to be gone")
         self._state = state
         try:
-            for path in spec.cgroups:
-                _make_group(path)
+            are_new = [make_group(path) for path in spec.cgroups]
             for path, value in spec.cgroup_files:
-                _set(path, value)
-            self._ooms = _oom_kills(spec.oom_files)
+                set_value(path, value)
+            self._ooms = 0 if all(are_new) else oom_kills(spec.oom_files)
             self._wakeup = _watch_children()
             streams = self.output.open()
             try:
@@ -131,7 +133,7 @@ class Supervisor:
             os.waitpid(self.child, 0)
         self._release()
         for path in self.spec.cgroups:
-            _remove_group(path)
+            remove_group(path)
         self._state.close()
         state_file.remove(self.spec.directory, self.spec.key)
 
@@ -174,8 +176,8 @@ class Supervisor:
                 connection.close()
         if self._listener is not None:
             self._listener.close()
-        os.close(self._wakeup)
-        os.close(set_wakeup_fd(-1))
+        if not self.is_free:
+            forget_children()
         # Without circles its memory is free at once: nothing collects garbage here.
         self._handlers.clear()
         self.sessions.end()
@@ -334,7 +336,7 @@ class Supervisor:
         self.table["result"] = {
             "exit_code": code if code >= 0 else 128 - code,
             "signal": -code if code < 0 else 0,
-            "oom_killed": not is_success and _oom_kills(self.spec.oom_files) > self._ooms,
+            "oom_killed": not is_success and oom_kills(self.spec.oom_files) > self._ooms,
             "finished_at_ns": time_ns(),
             "error": "",
         }
@@ -344,7 +346,8 @@ class Supervisor:
         self._drain_until = now + DRAIN_S
         self._vanish_until = now + VANISH_S
         self._again_at = now
-        if processes.send_group(self.child, SIGKILL) or self._is_anybody_left():
+        self._was_alone = not processes.send_group(self.child, SIGKILL) and not self._is_anybody_left()
+        if not self._was_alone:
             self._kill_all()
         self._release()
 
@@ -354,8 +357,8 @@ class Supervisor:
         group = self.spec.cgroup_kill
         members = []
         if group:
-            if not _write(f"{group}/cgroup.kill", "1"):
-                _write(f"{group}/pids.max", "0")  # nobody in it forks faster than it is killed
+            if not try_value(f"{group}/cgroup.kill", "1"):
+                try_value(f"{group}/pids.max", "0")  # nobody in it forks faster than it is killed
             members = processes.group_pids(group)
             processes.kill_each(members)
         if not members and self._has_children():
@@ -393,7 +396,7 @@ class Supervisor:
 
     def _try_to_end(self, now: float) -> None:
         self._on_child(0)
-        is_anybody_left = self._is_anybody_left()
+        is_anybody_left = not self._was_alone and self._is_anybody_left()
         if is_anybody_left and now < self._vanish_until:
             self._kill_all()
             self._again_at = now + AGAIN_S
@@ -409,7 +412,7 @@ class Supervisor:
         self.output.close()
         result = self.table["result"]
         for path in self.spec.cgroups:
-            _remove_group(path)
+            remove_group(path)
         if is_anybody_left:
             result["error"] = f"processes of the task were still there {VANISH_S:.0f} s after they were killed"
         self.phase = "ended"
@@ -476,73 +479,34 @@ OPERATIONS: Final[dict[str, Callable[[Supervisor, Connection, dict[str, Any]], d
 }
 
 
+_wakeup = (0, -1, -1)
+"""The process that hears of its children's ends, and the two ends of the pipe it hears by. Kept from one task to the
+next."""
+
+
 def _watch_children() -> int:
     """A descriptor that becomes readable when a child has ended."""
-    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    set_wakeup_fd(writing, warn_on_full_buffer=False)
-    signal(SIGCHLD, _heard)
-    return reading
+    global _wakeup
+    if _wakeup[0] != os.getpid():
+        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        set_wakeup_fd(writing, warn_on_full_buffer=False)
+        signal(SIGCHLD, _heard)
+        _wakeup = os.getpid(), reading, writing
+    return _wakeup[1]
+
+
+def forget_children() -> None:
+    """Hear of them no more; nothing if this process did not."""
+    global _wakeup
+    if _wakeup[0] == os.getpid():
+        set_wakeup_fd(-1)
+        for fd in _wakeup[1:]:
+            os.close(fd)
+        _wakeup = (0, -1, -1)
 
 
 def _heard(*_: object) -> None:
     """Only so that the signal is not ignored: the wake-up descriptor has it."""
-
-
-def _oom_kills(files: list[str]) -> int:
-    found = 0
-    for path in files:
-        for line in processes.read_small(path).splitlines():
-            if line.startswith(b"oom_kill "):
-                found += int(line.split()[1])
-    return found
-
-
-def _write(path: str, value: str) -> bool:
-    try:
-        fd = os.open(path, os.O_WRONLY)
-    except OSError:
-        return False
-    try:
-        os.write(fd, value.encode())
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return True
-
-
-def _set(path: str, value: str) -> None:
-    fd = os.open(path, os.O_WRONLY)
-    try:
-        os.write(fd, value.encode())
-    except OSError as error:
-        raise OSError(error.errno, f"{error.strerror} (writing {value})", path) from None
-    finally:
-        os.close(fd)
-
-
-def _make_group(path: str) -> None:
-    try:
-        os.mkdir(path)
-    except FileExistsError:
-        return
-    except FileNotFoundError:
-        os.makedirs(path, exist_ok=True)
-
-
-def _remove_group(path: str) -> None:
-    try:
-        os.rmdir(path)
-        return
-    except FileNotFoundError:
-        return
-    except OSError:
-        pass  # the task made groups of its own, or somebody is still in it
-    for folder, _, _ in os.walk(path, topdown=False):
-        try:
-            os.rmdir(folder)
-        except OSError:
-            continue  # somebody is still in it: the agent sweeps what is left over
 
 
 def _said(error: BaseException) -> str:

@@ -309,7 +309,9 @@ class Supervisors:
         _, control = self._free.pop()
         try:
             with suppress(SupervisorGone):  # told by the silence that follows
-                await control.send_raw(message)
+                rest = control.send_bytes_nowait(message)
+                if rest:
+                    await control.send_rest(rest)
         except BaseException:
             control.close()
             raise

@@ -30,6 +30,7 @@ class ServerHello(Record):
     others: Annotated[tuple[ServerAddress, ...], "Where those are, so that everybody meets everybody."] = ()
     version_min: int = 1
     version_max: int = 1
+    gossip: Annotated[str, "host:port of its gossip; empty if it takes no part."] = ""
 
 
 class ServerAddress(Record):
@@ -76,6 +77,11 @@ class RegionRow(Record):
     leader: Annotated[str, "Who is believed to lead; empty if that is not known."] = ""
     builds: tuple[str, ...] = ()
     is_own: Annotated[bool, "Whether the server that answers belongs to it."] = False
+    round_trip_ms: Annotated[float | None, "To the nearest of its servers and back; null until it was measured."] = None
+    skew_ms: Annotated[
+        float | None, "How far its clocks are ahead of those of the server that answers; of all its servers, the worst."
+    ] = None
+    is_skewed: Annotated[bool, "Whether that is worth a warning."] = False
 
 
 class RegionListReply(Record):

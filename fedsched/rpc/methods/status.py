@@ -15,6 +15,10 @@ class LeaderReply(Record):
     term: int = 0
 
 
+class ClockReply(Record):
+    wall_s: Annotated[float, "Seconds since 1970, as this server's clock has it."] = 0.0
+
+
 class PeersReply(Record):
     peers: Annotated[tuple[str, ...], "Addresses of the voting servers."] = ()
 
@@ -39,5 +43,15 @@ STATUS_PEERS = declare(
         needs="",
         needs_quorum=False,
         doc="The region's voting servers.",
+    )
+)
+STATUS_CLOCK = declare(
+    Method(
+        "Status.Clock",
+        Empty,
+        ClockReply,
+        RunsAt.THIS_AGENT,
+        needs="pool",
+        doc="What time a server has, to compare clocks by.",
     )
 )

@@ -45,6 +45,7 @@ class ServerEndpoint:
             methods.SERVER_LEAVE: self.leave,
             status_methods.STATUS_LEADER: self.leader,
             status_methods.STATUS_PEERS: self.peers,
+            status_methods.STATUS_CLOCK: self.clock,
         }
 
     async def members(self, request: Empty, context: CallContext) -> methods.ServerMembersReply:
@@ -52,17 +53,24 @@ class ServerEndpoint:
             server_name=self._desk.me.name,
             server_region=self._desk.region,
             server_dc=self._desk.datacenter,
-            members=(*self._members.listed(self._desk.raft), *self._far()),
+            members=tuple(self._measured(member) for member in (*self._members.listed(self._desk.raft), *self._far())),
         )
+
+    def _measured(self, member: ServerMember) -> ServerMember:
+        """With what is known of the way to it."""
+        known = self._directory.server(member.server_id)
+        if known is None:
+            return member
+        return structs.replace(member, is_suspect=known.is_suspect, round_trip_ms=_ms(known.round_trip_s))
 
     async def regions(self, request: Empty, context: CallContext) -> methods.RegionListReply:
         names = {*self._directory.all_regions(), self._desk.region}
         return methods.RegionListReply(regions=tuple(self._region(name) for name in sorted(names)))
 
     def _region(self, name: str) -> methods.RegionRow:
-        """Our own region as its log has it, another one as gossip has it."""
+        """Our own region as its log has it, another one as gossip has it; clocks and ways as they were measured."""
+        seen = self._directory.summary(name)
         if name != self._desk.region:
-            seen = self._directory.summary(name)
             return methods.RegionRow(
                 name=name,
                 state=seen.state.value,
@@ -70,6 +78,9 @@ class ServerEndpoint:
                 servers=seen.known,
                 leader=seen.leader,
                 builds=seen.builds,
+                round_trip_ms=_ms(seen.round_trip_s),
+                skew_ms=_ms(seen.skew_s),
+                is_skewed=seen.is_skewed,
             )
         members = self._members.listed(self._desk.raft)
         up = sum(member.status is MemberStatus.ALIVE for member in members)
@@ -81,6 +92,8 @@ class ServerEndpoint:
             leader=next((one.name for one in members if one.tags.get("leader") == "true"), ""),
             builds=tuple(sorted({one.tags["build"] for one in members if one.tags.get("build")})),
             is_own=True,
+            skew_ms=_ms(seen.skew_s),
+            is_skewed=seen.is_skewed,
         )
 
     async def hello(self, request: methods.ServerHello, context: CallContext) -> methods.ServerHello:
@@ -133,6 +146,9 @@ class ServerEndpoint:
             return status_methods.LeaderReply(term=raft.core.term)
         return status_methods.LeaderReply(leader=leader.address, id=leader.id, name=leader.name, term=raft.core.term)
 
+    async def clock(self, request: Empty, context: CallContext) -> status_methods.ClockReply:
+        return status_methods.ClockReply(wall_s=self._desk.env.wall())
+
     async def peers(self, request: Empty, context: CallContext) -> status_methods.PeersReply:
         config = self._desk.raft.core.config
         voters = (server.address for server in config.servers if config.is_voter(server.id))
@@ -154,3 +170,7 @@ class ServerEndpoint:
                     f"there is a server named {server.name!r} already, with id {other.id} at {other.address}",
                     hint=f"give the new one another name, or `fedsched operator raft remove-peer -peer-id {other.id}`",
                 )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import trio
 
 from fedsched.model.errors import FedschedError
 from fedsched.model.region import MemberStatus, RegionHealth, ServerHealth
-from fedsched.raft.autopilot import ALIVE, LEFT, UNKNOWN, Autopilot, AutopilotSettings, HealthReport, Member
+from fedsched.raft.autopilot import ALIVE, FAILED, LEFT, UNKNOWN, Autopilot, AutopilotSettings, HealthReport, Member
 from fedsched.raft.runner import RaftRunner
 from fedsched.server.members import Members
 from fedsched.telemetry.log import Logger
@@ -19,7 +20,17 @@ REVIEW_S: Final = 1.0
 class AutopilotService:
     """Keeps the server set healthy for as long as it is in office."""
 
-    def __init__(self, raft: RaftRunner, members: Members, settings: AutopilotSettings, log: Logger) -> None:
+    def __init__(
+        self,
+        raft: RaftRunner,
+        members: Members,
+        settings: AutopilotSettings,
+        log: Logger,
+        *,
+        gone: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """`gone` gives those that gossip holds for failed or left, by id."""
+        self._gone = gone
         self._raft = raft
         self._members = members
         self._settings = settings
@@ -47,7 +58,8 @@ class AutopilotService:
         return _as_record(report, self._raft)
 
     def _seen(self) -> dict[str, Member]:
-        """Whom we have a link to is alive. Silence is not death: that is for gossip to say, and for operators.
+        """Whom we have a link to is alive, whatever gossip says. Silence is not death: that is for gossip to say, and
+        for operators.
 
         One address is one server's: where the same name answers with a new id, the former one was wiped and is gone.
         That can be told from the config and the links alone, so a leader knows it who was not there when it happened.
@@ -55,17 +67,18 @@ class AutopilotService:
         up = self._raft.transport.links_up()
         servers = self._raft.core.config.servers
         answering = {(server.name, server.address) for server in servers if up.get(server.id)}
+        gone = self._gone()
         seen = {}
         for server in servers:
             silent = LEFT if (server.name, server.address) in answering else UNKNOWN
-            status = self._members.left.get(server.id) or (ALIVE if up.get(server.id) else silent)
+            status = self._members.left.get(server.id) or (ALIVE if up.get(server.id) else gone.get(server.id, silent))
             seen[server.id] = Member(server, status)
         return seen
 
 
 def _as_record(report: HealthReport, raft: RaftRunner) -> RegionHealth:
     log, builds = raft.core.log, raft.transport.builds
-    statuses = {ALIVE: MemberStatus.ALIVE, UNKNOWN: MemberStatus.NONE}
+    statuses = {ALIVE: MemberStatus.ALIVE, UNKNOWN: MemberStatus.NONE, FAILED: MemberStatus.FAILED}
     return RegionHealth(
         healthy=report.is_healthy,
         failure_tolerance=report.failure_tolerance,

@@ -30,10 +30,12 @@ from fedsched.federation.rollout_core import (
     UnblockAsked,
     Unheard,
 )
-from fedsched.federation.rollout_rules import FINAL, HEALTHY
+from fedsched.federation.rollout_rules import FINAL, HEALTHY, begin
 from fedsched.model.deployment import DeploymentStatus
+from fedsched.model.group import TaskGroup
+from fedsched.model.job import Job, Multiregion, MultiregionRegion, MultiregionStrategy
 from fedsched.model.rollout import STEP_MOVES, Rollout, RolloutCommand, RolloutShare, RolloutStatus, RolloutStep
-from tests.federation.builders import a_rollout
+from fedsched.sim.verdict import Broken
 
 _S = DeploymentStatus
 NAMES = ("eu", "us", "asia", "africa", "mars")
@@ -43,10 +45,7 @@ TROUBLE_S = 900.0
 HELP_S = 3000.0
 """After this a person looks at a rollout that waits for one."""
 END_S = 6000.0
-
-
-class Broken(AssertionError):
-    """A promise was broken."""
+PROMISE = "R-65 rollouts over cuts"
 
 
 @dataclass
@@ -81,6 +80,12 @@ class Driver:
     wakes_at: float = float("inf")
 
 
+def _job(names: tuple[str, ...], strategy: MultiregionStrategy) -> Job:
+    regions = tuple(MultiregionRegion(name=name) for name in names)
+    block = Multiregion(strategy=strategy, regions=regions)
+    return Job(id="web", name="web", multiregion=block, task_groups=(TaskGroup(name="web", count=0),))
+
+
 class World:
     """Everything that one seed makes."""
 
@@ -91,13 +96,13 @@ class World:
         self._count = 0
         self._drivers: list[Driver] = []
         names = NAMES[: rng.randint(3, 5)]
-        rollout = a_rollout(
-            names,
+        strategy = MultiregionStrategy(
             max_parallel=rng.choice([0, 1, 1, 1, 2]),
             on_failure=rng.choice(["", "fail_all", "fail_local"]),
             on_unreachable=rng.choice(["fail", "skip", "wait"]),
             region_deadline_s=DEADLINE_S,
         )
+        rollout = begin("r1", _job(names, strategy), version=1, owner=names[0], now_ns=0)
         self.strategy = rollout.strategy
         failing = rng.random() < 0.4
         self.regions = {
@@ -224,7 +229,8 @@ class World:
 
     def _meddle(self) -> None:
         self.by_hand = True
-        asked: Input = self.rng.choice([UnblockAsked(), FailAsked(reverts=True), FailAsked((NAMES[1],))])
+        wishes: list[Input] = [UnblockAsked(), FailAsked(reverts=True), FailAsked((NAMES[1],))]
+        asked = self.rng.choice(wishes)
         self._tell_all(asked)
 
     def _help(self) -> None:
@@ -232,7 +238,7 @@ class World:
         record = self.record
         if record.status is RolloutStatus.BLOCKED:
             if self.strategy.on_failure == "fail_all" and not self.by_hand:
-                raise Broken(f"it waits for a person although all should fail: {record.status_description}")
+                raise Broken(PROMISE, f"it waits for a person although all should fail: {record.status_description}")
             self._tell_all(UnblockAsked())
         elif record.status is RolloutStatus.PREPARING and self.strategy.on_unreachable == "wait":
             self._tell_all(FailAsked())
@@ -375,21 +381,21 @@ class World:
         for old, new in zip(before.regions, after.regions, strict=True):
             was_learned = old.is_unsure  # what a former owner decided is not decided now
             if not STEP_MOVES.allows(old.step, new.step) and not was_learned:
-                raise Broken(f"{new.name}: {old.step} was decided, and then {new.step}")
+                raise Broken(PROMISE, f"{new.name}: {old.step} was decided, and then {new.step}")
             if old.status in FINAL and new.status is not old.status:
-                raise Broken(f"{new.name}: {old.status} was final, and then {new.status}")
+                raise Broken(PROMISE, f"{new.name}: {old.status} was final, and then {new.status}")
         if before.status.is_over and after.status not in (before.status, RolloutStatus.ADOPTED):
-            raise Broken(f"it was over as {before.status}, and then {after.status}")
+            raise Broken(PROMISE, f"it was over as {before.status}, and then {after.status}")
 
     def _check_deed(self, region: Region, step: RolloutStep) -> None:
         if region.deeds[step] > 1:
-            raise Broken(f"{region.name}: {step} was carried out twice")
+            raise Broken(PROMISE, f"{region.name}: {step} was carried out twice")
         if sum(count for one, count in region.deeds.items() if one.is_last) > 1:
-            raise Broken(f"{region.name}: two ends, {dict(region.deeds)}")
+            raise Broken(PROMISE, f"{region.name}: two ends, {dict(region.deeds)}")
         if step is RolloutStep.RUN:
             self._check_start(region)
         if step is RolloutStep.UNBLOCK and region.status is not _S.UNBLOCKING and region.status is not _S.BLOCKED:
-            raise Broken(f"{region.name}: unblocked while {region.status}")
+            raise Broken(PROMISE, f"{region.name}: unblocked while {region.status}")
 
     def _check_start(self, region: Region) -> None:
         record = self.record
@@ -397,24 +403,24 @@ class World:
         if mine is None or mine.step is RolloutStep.PREPARE:
             decided = region.share is not None and region.share.rollout.region(region.name)
             if not decided or decided.step is RolloutStep.PREPARE:
-                raise Broken(f"{region.name}: started without a decision")
+                raise Broken(PROMISE, f"{region.name}: started without a decision")
         known = {one.name: one for one in record.regions}
         given_up = {name for name, one in known.items() if one.step.is_last or one.is_skipped}
         unprepared = [
             one.name for one in self.regions.values() if one.name not in given_up and not one.deeds[RolloutStep.PREPARE]
         ]
         if unprepared:
-            raise Broken(f"{region.name} was started while {unprepared} were not prepared")
+            raise Broken(PROMISE, f"{region.name} was started while {unprepared} were not prepared")
         busy = [
             one.name
             for one in self.regions.values()
             if one.deeds[RolloutStep.RUN] and one.status not in HEALTHY | FINAL and one.name not in given_up
         ]
         if self.strategy.max_parallel and len(busy) > self.strategy.max_parallel:
-            raise Broken(f"{busy} have their turn at once, {self.strategy.max_parallel} may")
+            raise Broken(PROMISE, f"{busy} have their turn at once, {self.strategy.max_parallel} may")
         waiting = [one.name for one in self._before(region) if not one.deeds[RolloutStep.RUN]]
         if self.strategy.max_parallel == 1 and set(waiting) - given_up:
-            raise Broken(f"{region.name} was started before {waiting}")
+            raise Broken(PROMISE, f"{region.name} was started before {waiting}")
 
     def _before(self, region: Region) -> list[Region]:
         listed = list(self.regions.values())
@@ -425,14 +431,14 @@ class World:
         alive = {name: one for name, one in self.regions.items() if self._is_up(one)}
         if record.owner not in alive:
             if any(one.share is not None for one in alive.values()) and self._may_be_adopted(alive):
-                raise Broken(f"nobody adopted it; {record.status}")
+                raise Broken(PROMISE, f"nobody adopted it; {record.status}")
             return
         if not record.status.is_over:
-            raise Broken(f"it never ended: {record.status}, {record.status_description}")
+            raise Broken(PROMISE, f"it never ended: {record.status}, {record.status_description}")
         taking_part = {one.name: alive[one.name] for one in record.regions if not one.is_skipped and one.name in alive}
         loose = {name: one.status.value for name, one in taking_part.items() if one.share and one.status not in FINAL}
         if loose:
-            raise Broken(f"it is over as {record.status}, yet there are {loose}")
+            raise Broken(PROMISE, f"it is over as {record.status}, yet there are {loose}")
         self._check_outcome(record, taking_part)
 
     def _may_be_adopted(self, alive: dict[str, Region]) -> bool:
@@ -443,21 +449,21 @@ class World:
         former = {one.name for one in self.regions.values() if one.record is not None and one.record is not record}
         statuses = {name: one.status for name, one in taking_part.items() if name not in former}
         if record.status is RolloutStatus.SUCCESSFUL and set(statuses.values()) - {_S.SUCCESSFUL}:
-            raise Broken(f"it is successful, yet there are {statuses}")
+            raise Broken(PROMISE, f"it is successful, yet there are {statuses}")
         wrong = [name for name, status in statuses.items() if status is _S.FAILED and self.regions[name].fails]
         if wrong and record.status is RolloutStatus.SUCCESSFUL:
-            raise Broken(f"it is successful, yet {wrong} failed")
+            raise Broken(PROMISE, f"it is successful, yet {wrong} failed")
         if self.by_hand:
             return
         healthy = {name for name, status in statuses.items() if status is _S.SUCCESSFUL}
         if self.strategy.on_failure == "fail_all" and wrong and healthy:
-            raise Broken(f"{wrong} failed and {healthy} did not, although all should")
+            raise Broken(PROMISE, f"{wrong} failed and {healthy} did not, although all should")
         if self.strategy.on_failure == "" and wrong:
             names = list(self.regions)
             later = set(names[names.index(wrong[0]) :]) & healthy
             if later:
-                raise Broken(f"{wrong[0]} failed, and {later} after it did not")
+                raise Broken(PROMISE, f"{wrong[0]} failed, and {later} after it did not")
         blameless = not any(one.fails or one.refuses or one.cuts for one in self.regions.values())
         nobody_lost = all(one.lost_at > END_S for one in self.regions.values())
         if blameless and nobody_lost and self.loss == 0 and record.status is not RolloutStatus.SUCCESSFUL:
-            raise Broken(f"nothing was wrong anywhere, yet it is {record.status}: {record.status_description}")
+            raise Broken(PROMISE, f"nothing was wrong anywhere, yet it is {record.status}: {record.status_description}")
