@@ -203,7 +203,7 @@ class RolloutsService:
                         case Outbid(owner, epoch):
                             adoption.refusal = Conflict(
                                 f"region {owner} drives rollout {adoption.known.id!r} in epoch {epoch}",
-                                hint="`fedsched rollout status` there shows it",
+                                hint="`fedsched operator rollout status` there shows it",
                             )
                 if adoption.record is not None or adoption.refusal is not None:
                     break
