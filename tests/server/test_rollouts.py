@@ -38,7 +38,7 @@ from fedsched.rpc.methods.rollout import (
     RolloutListRequest,
     RolloutUnblockRequest,
 )
-from fedsched.server.identity import STRANGER, NotAllowed
+from fedsched.server.identity import FAR_SERVER, STRANGER, NotAllowed
 from fedsched.server.leader import rollouts
 from tests.builders import a_group
 from tests.server.federation import Federation, a_spread_job, run_federation
@@ -257,6 +257,9 @@ def test_commands_that_come_twice_or_late_are_answered_and_not_carried_out(tmp_p
         assert (await us.job("web")).version == 4
         with pytest.raises(BadRequest, match="for region 'asia' came to region 'us'"):
             await us.call(ROLLOUT_COMMAND, RolloutCommand(key="", region="asia", rollout=rollout))
+        question = RolloutCommand(key="", region="us", rollout=replace(rollout, id="r2", job_version=9))
+        far = LocalCaller(us.server.calls, identity=FAR_SERVER)
+        assert (await far.call(ROLLOUT_COMMAND, question))[0].step is RolloutStep.WITHDRAW
         stranger = LocalCaller(us.server.calls, identity=STRANGER)
         with pytest.raises(NotAllowed):
             await stranger.call(ROLLOUT_COMMAND, RolloutCommand(key="", region="us", rollout=rollout))

@@ -85,7 +85,7 @@ ROLLOUT_COMMAND = declare(
         RolloutCommand,
         RolloutReport,
         RunsAt.LEADER,
-        needs="server",
+        needs="pool",
         writes=True,
         doc="The owner of a rollout tells a region what is decided for it, or waits for news of it.",
     )

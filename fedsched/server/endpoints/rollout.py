@@ -114,7 +114,7 @@ class RolloutEndpoint:
             return methods.RolloutWriteReply(rollout=structs.replace(record, job=None), index=self._state.index)
         raise Unavailable(
             f"not enough regions have agreed to the adoption of rollout {rollout.id!r} yet",
-            hint="it goes on by itself; `fedsched rollout status` shows when this region drives",
+            hint="it goes on by itself; `fedsched operator rollout status` shows when this region drives",
         )
 
     async def _check_lost(self, rollout_id: str, owner: str, context: CallContext) -> None:
@@ -180,7 +180,7 @@ class RolloutEndpoint:
             raise BadRequest(f"{len(found)} rollouts begin with {rollout_id!r}: {names}", hint="give more of the id")
         raise NotFound(
             f"rollout {rollout_id!r} is not known in region {self._desk.region!r}",
-            hint="`fedsched rollout list` shows those that this region takes part in",
+            hint="`fedsched operator rollout list` shows those that this region takes part in",
         )
 
     def _newest(self, namespace: str, job_id: str) -> methods.RolloutView:

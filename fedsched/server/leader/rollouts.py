@@ -203,7 +203,7 @@ class RolloutsService:
                         case Outbid(owner, epoch):
                             adoption.refusal = Conflict(
                                 f"region {owner} drives rollout {adoption.known.id!r} in epoch {epoch}",
-                                hint="`fedsched rollout status` there shows it",
+                                hint="`fedsched operator rollout status` there shows it",
                             )
                 if adoption.record is not None or adoption.refusal is not None:
                     break
@@ -295,6 +295,8 @@ class _Driver:
         self._inputs: deque[Input] = deque()
         """What was written, and what people ask; neither is much."""
         self._asking: list[trio.Event] = []
+        self._is_cut_short = False
+        """The driver ended before it had answered those who ask."""
         self._to_leave: set[str] | None = None
         """Regions that the job has left and that do not know it yet; None before the rollout runs."""
 
@@ -308,6 +310,10 @@ class _Driver:
         self._asking.append(answered)
         self.tell(asked)
         await answered.wait()
+        if self._is_cut_short:
+            raise Unavailable(
+                f"the leader changed before rollout {self.id!r} was decided on", hint="look at it, and ask again"
+            )
         return self._core.rollout
 
     async def run(self) -> None:
@@ -354,6 +360,7 @@ class _Driver:
                     self._talk.say(effect, nursery)
 
     def _answer(self, *, is_end: bool = False) -> None:
+        self._is_cut_short = is_end and bool(self._asking)
         if is_end or not (self._core.is_writing or self._inputs):
             for waiting in self._asking:
                 waiting.set()
