@@ -178,7 +178,7 @@ MUTANTS: Final = (
         (Patch(forwarding, "unless_silent", _unwatched), Patch(Forwarding, "_ask", _without_end)),
         ("R-63", "every request"),
     ),
-    _one("calls wait for one another", Dispatch, "__call__", _one_at_a_time, ("R-63", "every request"), quick=True),
+    _one("calls wait for one another", Dispatch, "__call__", _one_at_a_time, ("R-63", "every request")),
     _one("calls for others are answered here", Dispatch, "__call__", _here_instead, ("R-63", "R-67"), quick=True),
     _one("a broken link counts as an answer", forwarding, "_is_lost", lambda *_: False, ("R-63",)),
     #
