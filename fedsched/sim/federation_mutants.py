@@ -172,7 +172,7 @@ MUTANTS: Final = (
     #
     _one("the region filter is dropped", Directory, "servers", _servers_of_all, ("R-63", "R-64"), quick=True),
     _one("dead servers are dialled for ever", Router, "_ordered", _everybody, ("R-63",)),
-    _one("nobody listens for signs of life", silence, "_watch", _deaf, ("R-63 fails fast",)),
+    _one("nobody listens for signs of life", silence, "_watch", _deaf, ("R-63 fails fast", "every request")),
     Mutant(
         "a lost region is waited for",
         (Patch(forwarding, "unless_silent", _unwatched), Patch(Forwarding, "_ask", _without_end)),
