@@ -172,13 +172,13 @@ MUTANTS: Final = (
     #
     _one("the region filter is dropped", Directory, "servers", _servers_of_all, ("R-63", "R-64"), quick=True),
     _one("dead servers are dialled for ever", Router, "_ordered", _everybody, ("R-63",)),
-    _one("nobody listens for signs of life", silence, "_watch", _deaf, ("R-63 fails fast",)),
+    _one("nobody listens for signs of life", silence, "_watch", _deaf, ("R-63 fails fast", "every request")),
     Mutant(
         "a lost region is waited for",
         (Patch(forwarding, "unless_silent", _unwatched), Patch(Forwarding, "_ask", _without_end)),
         ("R-63", "every request"),
     ),
-    _one("calls wait for one another", Dispatch, "__call__", _one_at_a_time, ("R-63", "every request"), quick=True),
+    _one("calls wait for one another", Dispatch, "__call__", _one_at_a_time, ("R-63", "every request")),
     _one("calls for others are answered here", Dispatch, "__call__", _here_instead, ("R-63", "R-67"), quick=True),
     _one("a broken link counts as an answer", forwarding, "_is_lost", lambda *_: False, ("R-63",)),
     #
