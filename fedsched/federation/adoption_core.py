@@ -151,11 +151,14 @@ def adopted(known: Rollout, agreed: dict[str, RolloutReport], asking: Rollout, n
 
 
 def _corrected(region: RolloutRegion, report: RolloutReport | None, now_ns: int) -> RolloutRegion:
+    """A region as the new owner has it; its bake time begins anew, since nobody compares the clocks of two owners."""
     if report is None or report.step is None:
         knows_enough = rules.is_settled(region) or region.status in rules.HEALTHY
-        return replace(region, is_unsure=not knows_enough, decided_time_ns=now_ns)
+        return replace(region, is_unsure=not knows_enough, decided_time_ns=now_ns, healthy_time_ns=0)
     step = report.step if report.step.rank >= region.step.rank else region.step
     is_news = rules.furtherance(report.status) >= rules.furtherance(region.status)
     status: DeploymentStatus = report.status if is_news else region.status
     error = report.error if is_news else region.error
-    return replace(region, step=step, status=status, error=error, is_unsure=False, decided_time_ns=now_ns)
+    return replace(
+        region, step=step, status=status, error=error, is_unsure=False, decided_time_ns=now_ns, healthy_time_ns=0
+    )

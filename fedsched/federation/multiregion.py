@@ -126,6 +126,14 @@ def _strategy_problems(strategy: MultiregionStrategy) -> Iterator[Problem]:
         )
     if strategy.region_deadline_s < 0:
         yield Problem(f"{path}.RegionDeadline", "multiregion region_deadline can't be negative")
+    if strategy.bake_time_s < 0:
+        yield Problem(f"{path}.BakeTime", "multiregion bake_time can't be negative")
+    if strategy.bake_time_s > 0 and strategy.max_parallel == 0:
+        yield Problem(
+            f"{path}.BakeTime",
+            "multiregion bake_time does nothing while all regions run at once",
+            hint="set max_parallel, say to 1, or leave bake_time out",
+        )
 
 
 def _region_problems(

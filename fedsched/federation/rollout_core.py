@@ -29,7 +29,7 @@ from fedsched.federation.rollout_share import key_of
 from fedsched.model.deployment import DeploymentStatus
 from fedsched.model.rollout import Rollout, RolloutCommand, RolloutRegion, RolloutReport, RolloutStatus, RolloutStep
 
-NS: Final = 1_000_000_000
+NS: Final = rules.NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +223,8 @@ class RolloutCore:
             if patience_s is not None and self._storing is None:
                 due_ns = self._silent_since_ns(region) + round(patience_s * NS)
                 times += [due_ns] if due_ns > self._decided_ns else []  # a silence that changed nothing is no reason
+        if self._storing is None:
+            times.append(rules.next_start_ns(self.rollout, self._decided_ns))
         return min(times)
 
     def is_done(self) -> bool:

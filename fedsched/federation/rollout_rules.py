@@ -8,13 +8,18 @@ healthy, all are unblocked. When one fails, `on_failure` says whom it takes alon
     fail_all    all that have not been unblocked
     fail_local  itself; the others go on, and stay blocked for a person to decide
 
+With a bake time a healthy region keeps its place for so long. With a canary the first region goes alone: once it is
+healthy the rollout rests until a person unblocks it, and if it fails before that nobody follows, whatever `on_failure`
+says.
+
 Invariants, which the simulation checks: a step never changes into one that `STEP_MOVES` does not allow; no more than
-`max_parallel` regions are between their start and their being healthy; whatever was decided follows from the record
-alone, so that two servers with the same record decide the same.
+`max_parallel` regions are between their start and the end of their bake time; whatever was decided follows from record
+and time alone, so that two servers with the same record decide the same.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
@@ -41,6 +46,7 @@ FINAL: Final = GONE_WRONG | {_S.SUCCESSFUL}
 _ORDER: Final = {_S.INITIALIZING: 0, _S.PENDING: 1, _S.RUNNING: 2, _S.PAUSED: 2, _S.BLOCKED: 3, _S.UNBLOCKING: 4}
 """How far a status is; final ones are furthest."""
 
+NS: Final = 1_000_000_000
 NOT_REACHED: Final = "it could not be reached"
 
 
@@ -148,6 +154,36 @@ def is_in_turn(region: RolloutRegion) -> bool:
     return region.step is RolloutStep.RUN or region.is_unsure
 
 
+def is_baking(rollout: Rollout, region: RolloutRegion, now_ns: int) -> bool:
+    """Whether the region is healthy, but not for long enough to make room. A person who unblocks it ends that."""
+    if region.step is not RolloutStep.RUN or region.status not in HEALTHY or region.is_skipped:
+        return False
+    return now_ns < _baked_ns(rollout, region)
+
+
+def canary_of(rollout: Rollout) -> RolloutRegion | None:
+    """The region that goes alone; None if the job wants none, or the others may follow it.
+
+    They may once it was unblocked. That another has begun shows it as well: somebody let the canary go before that, and
+    an adopter has not heard of it.
+    """
+    taking_part = [one for one in rollout.regions if not one.is_skipped]
+    if not rollout.strategy.canary_region or not taking_part:
+        return None
+    first, *others = taking_part
+    is_let_go = first.step is RolloutStep.UNBLOCK or first.status in (_S.UNBLOCKING, _S.SUCCESSFUL)
+    is_followed = any(one.step in (RolloutStep.RUN, RolloutStep.UNBLOCK) for one in others)
+    return None if is_let_go or is_followed else first
+
+
+def next_start_ns(rollout: Rollout, after_ns: int) -> float:
+    """When a place is next free because of the time alone; infinity if no region waits for that."""
+    if rollout.status is not RolloutStatus.RUNNING or not any(map(_waits_for_turn, rollout.regions)):
+        return math.inf
+    baking = [_baked_ns(rollout, one) for one in rollout.regions if is_baking(rollout, one, after_ns)]
+    return min(baking, default=math.inf)
+
+
 def _decide_once(rollout: Rollout, now_ns: int, silent: Collection[str]) -> Rollout:
     match rollout.status:
         case RolloutStatus.PREPARING:
@@ -192,14 +228,21 @@ def _called_off(rollout: Rollout, now_ns: int, why: str) -> Rollout:
 
 def _run(rollout: Rollout, now_ns: int, silent: Collection[str]) -> Rollout:
     for one in rollout.regions:
+        if rollout.strategy.bake_time_s and one.status in HEALTHY and not one.healthy_time_ns:
+            rollout = _with_region(rollout, replace(one, healthy_time_ns=now_ns))
+    for one in rollout.regions:
         if is_in_turn(one) and one.name in silent:
             words = f"not heard of for {rollout.strategy.region_deadline_s:g} s in its turn"
             rollout = _with_region(rollout, _to_step(one, RolloutStep.FAIL, now_ns, words))
     rollout = _take_along(rollout, now_ns)
     rollout = _start_next(rollout, now_ns)
+    canary = canary_of(rollout)
+    if canary is not None and canary.status is _S.BLOCKED and any(map(_waits_for_turn, rollout.regions)):
+        words = f"canary region {canary.name} is healthy; the others begin once it is unblocked by hand"
+        return _moved(rollout, RolloutStatus.BLOCKED, words)
     regions = [one for one in rollout.regions if not one.is_skipped]
     if any(not is_settled(one) and one.status not in HEALTHY for one in regions):
-        return _moved(rollout, RolloutStatus.RUNNING, "regions have their turn")
+        return _moved(rollout, RolloutStatus.RUNNING, _course(rollout, now_ns))
     wrong = [one.name for one in regions if _went_wrong(one)]
     waiting = [one.name for one in regions if one.status is _S.BLOCKED and not one.step.is_last]
     if not wrong and waiting:
@@ -213,12 +256,22 @@ def _run(rollout: Rollout, now_ns: int, silent: Collection[str]) -> Rollout:
     return _moved(rollout, RolloutStatus.UNBLOCKING, "every region is healthy")
 
 
+def _course(rollout: Rollout, now_ns: int) -> str:
+    """What is going on in a rollout that runs."""
+    baking = [one.name for one in rollout.regions if is_baking(rollout, one, now_ns)]
+    if not baking or not any(map(_waits_for_turn, rollout.regions)):
+        return "regions have their turn"
+    return f"regions have their turn; healthy, and in its bake time: {', '.join(baking)}"
+
+
 def _take_along(rollout: Rollout, now_ns: int) -> Rollout:
-    """Failed regions take others along, as the strategy says."""
+    """Failed regions take others along, as the strategy says; a canary that nobody let go, all of them."""
     names = [one.name for one in rollout.regions]
     wrong = [names.index(one.name) for one in rollout.regions if not one.is_skipped and _went_wrong(one)]
     on_failure = rollout.strategy.on_failure
-    if not wrong or on_failure == "fail_local":
+    canary = canary_of(rollout)
+    spares_others = on_failure == "fail_local" and (canary is None or not _went_wrong(canary))
+    if not wrong or spares_others:
         return rollout
     doomed = set(names if on_failure == "fail_all" else names[wrong[0] + 1 :])
     why = f"region {names[wrong[0]]} failed"
@@ -228,10 +281,13 @@ def _take_along(rollout: Rollout, now_ns: int) -> Rollout:
 def _start_next(rollout: Rollout, now_ns: int) -> Rollout:
     """Give free places to the next regions in order."""
     places = rollout.strategy.max_parallel or len(rollout.regions)
-    free = places - sum(map(is_in_turn, rollout.regions))
+    canary = canary_of(rollout)
+    free = places - sum(is_in_turn(one) or is_baking(rollout, one, now_ns) for one in rollout.regions)
     for one in rollout.regions:
         if free <= 0 or (one.is_unsure and not is_settled(one) and one.status not in HEALTHY):
             break
+        if canary is not None and one.name != canary.name:
+            continue
         if one.step is RolloutStep.PREPARE and not is_settled(one):
             rollout = _with_region(rollout, _to_step(one, RolloutStep.RUN, now_ns))
             free -= 1
@@ -255,6 +311,14 @@ def _finish(rollout: Rollout, silent: Collection[str]) -> Rollout:
 
 def _went_wrong(region: RolloutRegion) -> bool:
     return region.status in GONE_WRONG or region.step in (RolloutStep.FAIL, RolloutStep.WITHDRAW)
+
+
+def _waits_for_turn(region: RolloutRegion) -> bool:
+    return region.step is RolloutStep.PREPARE and not is_settled(region) and not region.is_skipped
+
+
+def _baked_ns(rollout: Rollout, region: RolloutRegion) -> int:
+    return region.healthy_time_ns + round(rollout.strategy.bake_time_s * NS)
 
 
 def furtherance(status: DeploymentStatus) -> int:

@@ -60,6 +60,12 @@ class MultiregionStrategy(Record):
     region_deadline_s: Annotated[
         float, Unit.DURATION_NS, InJson.OMIT_EMPTY, "How long a region may be silent in its turn before it has failed."
     ] = 0.0
+    bake_time_s: Annotated[
+        float, Unit.DURATION_NS, InJson.OMIT_EMPTY, "How long a healthy region keeps its place before the next begins."
+    ] = 0.0
+    canary_region: Annotated[
+        bool, InJson.OMIT_EMPTY, "The first region goes alone, and the others wait until a person unblocks it."
+    ] = False
 
 
 class MultiregionRegion(Record):

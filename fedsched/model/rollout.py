@@ -56,7 +56,7 @@ class RolloutStatus(StrEnum):
     PREPARING = "preparing"
     RUNNING = "running"
     BLOCKED = "blocked"
-    """At rest with healthy regions beside failed ones: a person unblocks or fails those."""
+    """At rest until a person decides: healthy regions stand beside failed ones, or the canary waits to be let go."""
     UNBLOCKING = "unblocking"
     SUCCESSFUL = "successful"
     FAILED = "failed"
@@ -93,6 +93,7 @@ class RolloutRegion(Record):
     error: Annotated[str, "Why it failed, or what stands in the way."] = ""
     decided_time_ns: Annotated[TimeNs, "When its step was decided."] = 0
     is_skipped: Annotated[bool, "It could not be reached, and the job goes on without it."] = False
+    healthy_time_ns: Annotated[TimeNs, "When the owner heard that it is healthy, if there is a bake time."] = 0
     is_unsure: Annotated[bool, "Adopted without a word from it: it may have come further than is known."] = False
 
 

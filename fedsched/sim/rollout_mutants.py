@@ -11,7 +11,15 @@ from msgspec.structs import replace
 from fedsched.federation import adoption_core, rollout_core, rollout_rules, rollout_share
 from fedsched.federation.rollout_core import RolloutCore
 from fedsched.model.deployment import DeploymentStatus
-from fedsched.model.rollout import Rollout, RolloutCommand, RolloutReport, RolloutShare, RolloutStatus, RolloutStep
+from fedsched.model.rollout import (
+    Rollout,
+    RolloutCommand,
+    RolloutRegion,
+    RolloutReport,
+    RolloutShare,
+    RolloutStatus,
+    RolloutStep,
+)
 from fedsched.model.states import ImpossibleMove
 from fedsched.sim.rollout_world import World
 from fedsched.sim.verdict import Broken
@@ -151,6 +159,42 @@ def nobody_waits_for_the_preparation(patch: Plant) -> None:
     )
 
 
+def nobody_bakes(patch: Plant) -> None:
+    patch(rollout_rules, "is_baking", lambda rollout, region, now_ns: False)
+
+
+def the_canary_is_followed_at_once(patch: Plant) -> None:
+    real = rollout_rules._start_next
+    patch(
+        rollout_rules,
+        "_start_next",
+        lambda rollout, now_ns: replace(
+            real(replace(rollout, strategy=replace(rollout.strategy, canary_region=False)), now_ns),
+            strategy=rollout.strategy,
+        ),
+    )
+
+
+def a_healthy_canary_is_enough(patch: Plant) -> None:
+    real = rollout_rules.canary_of
+
+    def canary_of(rollout: Rollout) -> RolloutRegion | None:
+        canary = real(rollout)
+        return None if canary is not None and canary.status is DeploymentStatus.BLOCKED else canary
+
+    patch(rollout_rules, "canary_of", canary_of)
+
+
+def a_failed_canary_spares_the_others(patch: Plant) -> None:
+    real = rollout_rules.canary_of
+
+    def canary_of(rollout: Rollout) -> RolloutRegion | None:
+        canary = real(rollout)
+        return None if canary is not None and canary.status is DeploymentStatus.FAILED else canary
+
+    patch(rollout_rules, "canary_of", canary_of)
+
+
 PLANTED: Final[tuple[Patch, ...]] = (
     everything_starts_at_once,
     the_next_starts_while_one_is_silent,
@@ -166,6 +210,10 @@ PLANTED: Final[tuple[Patch, ...]] = (
     one_healthy_region_unblocks_all,
     an_adopter_waits_for_the_lost_region_too,
     nobody_waits_for_the_preparation,
+    nobody_bakes,
+    the_canary_is_followed_at_once,
+    a_healthy_canary_is_enough,
+    a_failed_canary_spares_the_others,
 )
 
 

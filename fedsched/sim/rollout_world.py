@@ -60,6 +60,7 @@ class Region:
     deeds: Counter[RolloutStep] = field(default_factory=Counter)
     cuts: list[tuple[float, float]] = field(default_factory=list)
     lost_at: float = float("inf")
+    healthy_at: float = float("inf")
     held: list[Callable[[], None]] = field(default_factory=list)
     """Questions for the status that wait for news."""
     record: Rollout | None = None
@@ -101,6 +102,8 @@ class World:
             on_failure=rng.choice(["", "fail_all", "fail_local"]),
             on_unreachable=rng.choice(["fail", "skip", "wait"]),
             region_deadline_s=DEADLINE_S,
+            bake_time_s=rng.choice([0.0, 0.0, 20.0, 120.0]),
+            canary_region=rng.random() < 0.2,
         )
         rollout = begin("r1", _job(names, strategy), version=1, owner=names[0], now_ns=0)
         self.strategy = rollout.strategy
@@ -119,6 +122,8 @@ class World:
         """How often an owner crashes just when it writes."""
         self.by_hand = False
         """Whether a person has meddled: then failures need no cause."""
+        self.canary_was_let_go = False
+        """Whether a person has unblocked something after the canary was healthy."""
         self.adoptions = 0
         self.restarts = 0
         owner = self.regions[names[0]]
@@ -165,6 +170,8 @@ class World:
             self.at(rng.uniform(0, TROUBLE_S), self._crash)
         if rng.random() < 0.1:
             self.at(rng.uniform(10, TROUBLE_S), self._meddle)
+        if self.strategy.canary_region:
+            self.at(rng.uniform(10, TROUBLE_S), self._look_at_canary)
         self.at(HELP_S, self._help)
 
     def _is_up(self, region: Region) -> bool:
@@ -207,6 +214,7 @@ class World:
             return
         able = [one for one in self.regions.values() if not self._is_gone(one) and one.share is not None]
         if not able:
+            self.at(self.now + 100, self._adopt)
             return
         home = self.rng.choice(able)
         assert home.share is not None
@@ -233,11 +241,23 @@ class World:
         asked = self.rng.choice(wishes)
         self._tell_all(asked)
 
+    def _look_at_canary(self) -> None:
+        """A person lets the canary go when it is healthy, and comes again until it is."""
+        canary = self.regions[self._canary()]
+        if canary.status is _S.BLOCKED:
+            self._tell_all(UnblockAsked((canary.name,)))
+        if not (canary.status in FINAL and self.now > TROUBLE_S):
+            self.at(self.now + self.rng.uniform(20, 200), self._look_at_canary)
+
+    def _canary(self) -> str:
+        return next((one.name for one in self.record.regions if not one.is_skipped), NAMES[0])
+
     def _help(self) -> None:
         """A person comes by and decides what waits for one, and only that."""
         record = self.record
         if record.status is RolloutStatus.BLOCKED:
-            if self.strategy.on_failure == "fail_all" and not self.by_hand:
+            is_canary = record.status_description.startswith("canary")
+            if self.strategy.on_failure == "fail_all" and not self.by_hand and not is_canary:
                 raise Broken(PROMISE, f"it waits for a person although all should fail: {record.status_description}")
             self._tell_all(UnblockAsked())
         elif record.status is RolloutStatus.PREPARING and self.strategy.on_unreachable == "wait":
@@ -245,6 +265,8 @@ class World:
         self.at(self.now + 500, self._help)
 
     def _tell_all(self, asked: Input) -> None:
+        if isinstance(asked, UnblockAsked) and self.regions[self._canary()].status in HEALTHY:
+            self.canary_was_let_go = True
         for driver in [one for one in self._drivers if one.is_alive and isinstance(one.core, RolloutCore)]:
             self._give(driver, asked)
 
@@ -371,6 +393,7 @@ class World:
 
     def _tell_news(self, region: Region, before: DeploymentStatus) -> None:
         if region.status is not before:
+            region.healthy_at = self.now if region.status is _S.BLOCKED else region.healthy_at
             held, region.held = region.held, []
             for answer in held:
                 answer()
@@ -414,13 +437,23 @@ class World:
         busy = [
             one.name
             for one in self.regions.values()
-            if one.deeds[RolloutStep.RUN] and one.status not in HEALTHY | FINAL and one.name not in given_up
+            if one.deeds[RolloutStep.RUN] and self._keeps_its_place(one) and one.name not in given_up
         ]
         if self.strategy.max_parallel and len(busy) > self.strategy.max_parallel:
             raise Broken(PROMISE, f"{busy} have their turn at once, {self.strategy.max_parallel} may")
         waiting = [one.name for one in self._before(region) if not one.deeds[RolloutStep.RUN]]
         if self.strategy.max_parallel == 1 and set(waiting) - given_up:
             raise Broken(PROMISE, f"{region.name} was started before {waiting}")
+
+        canary = self._canary()
+        if self.strategy.canary_region and region.name != canary and not self.canary_was_let_go:
+            raise Broken(PROMISE, f"{region.name} was started, and nobody has unblocked the canary {canary}")
+
+    def _keeps_its_place(self, region: Region) -> bool:
+        """Whether it runs, or is healthy and bakes."""
+        if region.status is _S.BLOCKED:
+            return self.now < region.healthy_at + self.strategy.bake_time_s
+        return region.status not in HEALTHY | FINAL
 
     def _before(self, region: Region) -> list[Region]:
         listed = list(self.regions.values())
@@ -455,7 +488,8 @@ class World:
             raise Broken(PROMISE, f"it is successful, yet {wrong} failed")
         if self.by_hand:
             return
-        healthy = {name for name, status in statuses.items() if status is _S.SUCCESSFUL}
+        let_go = {self._canary()} if self.strategy.canary_region and self.canary_was_let_go else set()
+        healthy = {name for name, status in statuses.items() if status is _S.SUCCESSFUL} - let_go
         if self.strategy.on_failure == "fail_all" and wrong and healthy:
             raise Broken(PROMISE, f"{wrong} failed and {healthy} did not, although all should")
         if self.strategy.on_failure == "" and wrong:

@@ -133,6 +133,14 @@ def words(job: Job) -> list[str]:
             a_multiregion_job(strategy=MultiregionStrategy(region_deadline_s=-1.0)),
             "Multiregion.Strategy.RegionDeadline: multiregion region_deadline can't be negative",
         ),
+        (
+            a_multiregion_job(strategy=MultiregionStrategy(max_parallel=1, bake_time_s=-1.0)),
+            "Multiregion.Strategy.BakeTime: multiregion bake_time can't be negative",
+        ),
+        (
+            a_multiregion_job(strategy=MultiregionStrategy(bake_time_s=60.0)),
+            "Multiregion.Strategy.BakeTime: multiregion bake_time does nothing while all regions run at once",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_words_with_its_place(job: Job, problem: str) -> None:
