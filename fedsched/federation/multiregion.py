@@ -24,6 +24,11 @@ PROGRESS_DEADLINE_S: Final = 600.0
 SILENCE_S: Final = 600.0
 """Beyond the time that a region may take for its own part: ten minutes for the network to come back."""
 
+ADOPT_AFTER_MIN_S: Final = 60.0
+"""Less would take an election, or a moment's trouble in the network, for a lost region."""
+ADOPTERS_MIN: Final = 3
+"""Listed regions: of two, one that hears nothing cannot tell which of them is cut off."""
+
 
 def region_names(job: Job) -> tuple[str, ...]:
     """The regions of a multi-region job in their order; none for any other job."""
@@ -87,6 +92,7 @@ def multiregion_problems(job: Job, known_regions: Collection[str], *, max_count:
         return []
     return [
         *_strategy_problems(job.multiregion.strategy or MultiregionStrategy()),
+        *_adoption_problems(job.multiregion),
         *(
             problem
             for index, region in enumerate(job.multiregion.regions)
@@ -133,6 +139,25 @@ def _strategy_problems(strategy: MultiregionStrategy) -> Iterator[Problem]:
             f"{path}.BakeTime",
             "multiregion bake_time does nothing while all regions run at once",
             hint="set max_parallel, say to 1, or leave bake_time out",
+        )
+
+
+def _adoption_problems(block: Multiregion) -> Iterator[Problem]:
+    path = "Multiregion.Strategy.AdoptAfter"
+    adopt_after_s = block.strategy.adopt_after_s if block.strategy is not None else 0.0
+    if adopt_after_s < 0:
+        yield Problem(path, "multiregion adopt_after can't be negative", hint="0 leaves it to a person")
+    elif 0 < adopt_after_s < ADOPT_AFTER_MIN_S:
+        yield Problem(
+            path,
+            f"multiregion adopt_after is {adopt_after_s:g} s, less than {ADOPT_AFTER_MIN_S:g} s",
+            hint="a region that elects a leader is silent for some seconds, and is not lost",
+        )
+    if adopt_after_s > 0 and len(block.regions) < ADOPTERS_MIN:
+        yield Problem(
+            path,
+            f"multiregion adopt_after needs {ADOPTERS_MIN} listed regions, and there are {len(block.regions)}",
+            hint="without the lost one there is no majority of fewer, so leave it out: a person can have it adopted",
         )
 
 

@@ -60,6 +60,12 @@ class MultiregionStrategy(Record):
     region_deadline_s: Annotated[
         float, Unit.DURATION_NS, InJson.OMIT_EMPTY, "How long a region may be silent in its turn before it has failed."
     ] = 0.0
+    adopt_after_s: Annotated[
+        float,
+        Unit.DURATION_NS,
+        InJson.OMIT_EMPTY,
+        "How long the region that drives may be silent before another one takes over; 0: until a person says so.",
+    ] = 0.0
     bake_time_s: Annotated[
         float, Unit.DURATION_NS, InJson.OMIT_EMPTY, "How long a healthy region keeps its place before the next begins."
     ] = 0.0

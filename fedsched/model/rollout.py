@@ -160,6 +160,24 @@ class RolloutReport(Record):
         return (self.epoch, self.owner)
 
 
+class RolloutStanding(Record):
+    """What one listed region's leader says to another that has not heard the owner."""
+
+    region: str
+    rollout_id: str
+    is_known: Annotated[bool, "It drives the rollout or takes part in it."] = False
+    drives: Annotated[bool, "It is the owner itself, or adopts just now."] = False
+    epoch: Annotated[int, "The highest that it has agreed to."] = 0
+    owner: Annotated[str, "The region that drives, as far as this one has agreed."] = ""
+    heard_ago_s: Annotated[
+        float | None, "How long ago its leader last heard the owner; None if it has not, or does not count."
+    ] = None
+
+    @property
+    def ballot(self) -> tuple[int, str]:
+        return (self.epoch, self.owner)
+
+
 class RolloutShare(Record):
     """A region's own record of its part."""
 

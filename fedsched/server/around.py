@@ -87,7 +87,7 @@ class Around:
             DeploymentEndpoint(desk, calls),
             JobExtrasEndpoint(desk, self.duties, served, self.multiregion),
             RolloutEndpoint(desk, rollouts, self.multiregion, calls),
-            RolloutPartEndpoint(desk, served),
+            RolloutPartEndpoint(desk, served, heard=rollouts.heard),
             OperatorEndpoint(desk, self.duties),
             PlacesEndpoint(desk),
             ServiceEndpoint(desk),

@@ -9,6 +9,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from fedsched.federation import adoption_core, rollout_core, rollout_rules, rollout_share
+from fedsched.federation.adoption_watch import AdoptionWatch
 from fedsched.federation.rollout_core import RolloutCore
 from fedsched.model.deployment import DeploymentStatus
 from fedsched.model.rollout import (
@@ -17,6 +18,7 @@ from fedsched.model.rollout import (
     RolloutRegion,
     RolloutReport,
     RolloutShare,
+    RolloutStanding,
     RolloutStatus,
     RolloutStep,
 )
@@ -195,6 +197,31 @@ def a_failed_canary_spares_the_others(patch: Plant) -> None:
     patch(rollout_rules, "canary_of", canary_of)
 
 
+def it_adopts_although_the_owner_answers(patch: Plant) -> None:
+    def note_answer(self: AdoptionWatch, standing: RolloutStanding, now_ns: int) -> None:
+        watched = self._watched.get(standing.rollout_id)
+        if watched is not None and watched.round is not None:
+            watched.round.answers[standing.region] = standing
+
+    patch(AdoptionWatch, "_note_answer", note_answer)
+
+
+def nobody_is_patient_with_an_owner(patch: Plant) -> None:
+    patch(AdoptionWatch, "_chance_ns", lambda self, watched: watched.since_ns)
+
+
+def whoever_is_cut_off_promises_itself_to_drive(patch: Plant) -> None:
+    patch(AdoptionWatch, "_is_agreed", lambda self, watched, asked: True)
+
+
+def what_others_have_heard_of_an_owner_counts_for_nothing(patch: Plant) -> None:
+    patch(AdoptionWatch, "heard_ago_s", lambda self, rollout_id, now_ns: None)
+
+
+def a_lost_owner_is_never_replaced(patch: Plant) -> None:
+    patch(AdoptionWatch, "_judge", lambda self, watched, asked, now_ns: self._be_patient(watched, now_ns) or [])
+
+
 PLANTED: Final[tuple[Patch, ...]] = (
     everything_starts_at_once,
     the_next_starts_while_one_is_silent,
@@ -214,6 +241,11 @@ PLANTED: Final[tuple[Patch, ...]] = (
     the_canary_is_followed_at_once,
     a_healthy_canary_is_enough,
     a_failed_canary_spares_the_others,
+    it_adopts_although_the_owner_answers,
+    nobody_is_patient_with_an_owner,
+    whoever_is_cut_off_promises_itself_to_drive,
+    what_others_have_heard_of_an_owner_counts_for_nothing,
+    a_lost_owner_is_never_replaced,
 )
 
 

@@ -141,6 +141,18 @@ def words(job: Job) -> list[str]:
             a_multiregion_job(strategy=MultiregionStrategy(bake_time_s=60.0)),
             "Multiregion.Strategy.BakeTime: multiregion bake_time does nothing while all regions run at once",
         ),
+        (
+            a_multiregion_job(strategy=MultiregionStrategy(adopt_after_s=-1.0)),
+            "Multiregion.Strategy.AdoptAfter: multiregion adopt_after can't be negative",
+        ),
+        (
+            a_multiregion_job(strategy=MultiregionStrategy(adopt_after_s=10.0)),
+            "Multiregion.Strategy.AdoptAfter: multiregion adopt_after is 10 s, less than 60 s",
+        ),
+        (
+            a_multiregion_job(["eu", "us"], strategy=MultiregionStrategy(adopt_after_s=600.0)),
+            "Multiregion.Strategy.AdoptAfter: multiregion adopt_after needs 3 listed regions, and there are 2",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_words_with_its_place(job: Job, problem: str) -> None:

@@ -34,10 +34,21 @@ def test_the_seeds_see_every_kind_of_end() -> None:
         world.run()
         ends[world.record.status.value] += 1
         ends["adopted"] += world.adoptions > 0
+        ends["adopted without a person"] += world.adoptions_alone > 0
+        ends["rested for a canary"] += world.strategy.canary_region and world.canary_was_let_go
         ends["restarted"] += world.restarts > 0
         ends["skipped"] += any(one.is_skipped for one in world.record.regions)
 
-    assert all(ends[kind] >= 3 for kind in ("successful", "failed", "adopted", "restarted", "skipped")), ends
+    kinds = (
+        "successful",
+        "failed",
+        "adopted",
+        "adopted without a person",
+        "rested for a canary",
+        "restarted",
+        "skipped",
+    )
+    assert all(ends[kind] >= 3 for kind in kinds), ends
 
 
 def test_a_seed_tells_the_same_story_twice() -> None:

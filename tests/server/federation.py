@@ -134,6 +134,11 @@ class Federation:
         row = self.server(at).server.machine.store.rollouts.newest("default", job_id)
         return row.header() if row is not None else None
 
+    def described(self, *, at: str = "eu") -> str:
+        """How the newest record says that it stands."""
+        record = self.record(at=at)
+        return record.status_description if record is not None else ""
+
     def seen(self, name: str, *, at: str = "eu") -> str:
         """How a region's part stands, as the owner has heard."""
         record = self.record(at=at)

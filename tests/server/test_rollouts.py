@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fedsched.federation import multiregion
+from fedsched.federation.adoption_watch import WatchSettings
 from fedsched.federation.rollout_core import RolloutSettings
 from fedsched.federation.rollout_rules import begin
 from fedsched.model.deployment import DeploymentStatus
@@ -15,7 +17,7 @@ from fedsched.model.errors import BadRequest, Conflict, NotFound
 from fedsched.model.job import JobSubmission, MultiregionRegion
 from fedsched.model.job_defaults import canonicalise
 from fedsched.model.problem import InvalidJob
-from fedsched.model.rollout import RolloutCommand, RolloutReport, RolloutStep
+from fedsched.model.rollout import RolloutCommand, RolloutReport, RolloutStanding, RolloutStep
 from fedsched.rpc.caller import LocalCaller
 from fedsched.rpc.methods.deployment import (
     DEPLOYMENT_PAUSE,
@@ -31,15 +33,17 @@ from fedsched.rpc.methods.rollout import (
     ROLLOUT_COMMAND,
     ROLLOUT_FAIL,
     ROLLOUT_LIST,
+    ROLLOUT_STATUS,
     ROLLOUT_UNBLOCK,
     RolloutAdoptRequest,
     RolloutBeginRequest,
     RolloutFailRequest,
     RolloutListRequest,
+    RolloutStatusRequest,
     RolloutUnblockRequest,
 )
 from fedsched.server.identity import FAR_SERVER, STRANGER, NotAllowed
-from fedsched.server.leader import rollouts
+from fedsched.server.leader import owner_watch, rollouts
 from tests.builders import a_group
 from tests.server.federation import Federation, a_spread_job, run_federation
 from tests.server.region import until
@@ -313,6 +317,104 @@ def test_an_owner_that_is_lost_is_replaced_and_one_that_answers_is_not(tmp_path:
             assert world.deployments(name) == ["successful"]
 
     run_federation(tmp_path, story)
+
+
+def test_an_owner_that_stays_silent_is_replaced_without_a_person_if_the_job_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiregion, "ADOPT_AFTER_MIN_S", 1.0)
+    monkeypatch.setattr(owner_watch, "SETTINGS", WatchSettings(ask_s=0.5, call_s=2.0, stagger_s=10.0))
+
+    async def story(world: Federation) -> None:
+        world.silent = {"us"}
+        await world.submit(a_spread_job(adopt_after_s=2.5))
+        await until("us has placed something", lambda: world.placed("us"), within_s=15)
+        lost = await world.stop("eu")
+        world.silent = set()
+        await world.until_part("us", "blocked")
+
+        await until("us drives", lambda: owner_seen(world, "us") == (2, "us"), within_s=20)
+        await world.until_part("asia", "blocked")
+        assert world.statuses_of("us", "asia") == {"us": "blocked", "asia": "blocked"}
+        await world.restart("eu", lost)
+        await world.until_status("successful", at="us")
+
+        await world.until_part("eu", "successful")
+        await until("eu knows who drives", lambda: world.record(at="eu").status == "adopted", within_s=15)
+        view = await world.view(at="eu")
+        assert (view.is_owner, view.rollout.owner, view.rollout.epoch) == (False, "us", 2)
+        assert world.record(at="asia") is None
+        for name in ("eu", "us", "asia"):
+            assert world.deployments(name) == ["successful"]
+            assert world.placed(name) == 1
+
+    run_federation(tmp_path, story)
+
+
+def owner_seen(world: Federation, name: str) -> tuple[int, str] | None:
+    record = world.record(at=name)
+    return record.ballot if record is not None else None
+
+
+def test_a_region_that_is_asked_says_who_drives_and_when_it_heard_of_it(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        world.silent = {"eu"}
+        reply = await world.submit(a_spread_job(adopt_after_s=600.0))
+        await until("eu has placed something", lambda: world.placed("eu"), within_s=15)
+
+        async def asked(name: str, rollout_id: str = reply.rollout_id) -> RolloutStanding:
+            standing: RolloutStanding = await world.server(name).call(
+                ROLLOUT_STATUS, RolloutStatusRequest(rollout_id=rollout_id)
+            )
+            return standing
+
+        eu, us, unknown = await asked("eu"), await asked("us"), await asked("us", "r9")
+        assert (eu.is_known, eu.drives, eu.ballot, eu.heard_ago_s) == (True, True, (1, "eu"), None)
+        assert (us.is_known, us.drives, us.ballot) == (True, False, (1, "eu"))
+        assert us.heard_ago_s is not None
+        assert us.heard_ago_s < 60
+        assert unknown == RolloutStanding(region="us", rollout_id="r9")
+
+    run_federation(tmp_path, story)
+
+
+def test_of_two_regions_none_may_adopt_without_a_person(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        with pytest.raises(InvalidJob, match="adopt_after needs 3 listed regions, and there are 2"):
+            await world.submit(a_spread_job(("eu", "us"), adopt_after_s=600.0))
+
+    run_federation(tmp_path, story, ("eu", "us"))
+
+
+def test_a_canary_waits_for_a_person_and_then_the_others_follow(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        await world.submit(a_spread_job(max_parallel=0, canary_region=True))
+        record = await world.until_status("blocked")
+
+        assert record.status_description == "canary region eu is healthy; the others begin once it is unblocked by hand"
+        assert world.statuses() == {"eu": "blocked", "us": "pending", "asia": "pending"}
+        assert world.began == ["eu"]
+        part = world.share("eu")
+        assert part is not None
+        await world.server("eu").call(DEPLOYMENT_UNBLOCK, DeploymentRequest(deployment_id=part.deployment_id))
+        await world.until_status("successful")
+
+        assert world.statuses() == {"eu": "successful", "us": "successful", "asia": "successful"}
+
+    run_federation(tmp_path, story)
+
+
+def test_the_next_region_begins_when_the_one_before_has_baked(tmp_path: Path) -> None:
+    async def story(world: Federation) -> None:
+        await world.submit(a_spread_job(("eu", "us"), bake_time_s=1.5))
+        await until("eu bakes", lambda: "bake time: eu" in world.described(), within_s=15)
+        assert world.statuses() == {"eu": "blocked", "us": "pending"}
+        record = await world.until_status("successful")
+
+        eu, us = record.regions
+        assert us.healthy_time_ns - eu.healthy_time_ns >= 1_500_000_000
+
+    run_federation(tmp_path, story, ("eu", "us"))
 
 
 def test_a_plan_says_what_each_region_would_do(tmp_path: Path) -> None:

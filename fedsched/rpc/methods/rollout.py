@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fedsched.model.declare import Record
 from fedsched.model.job import Job, JobSubmission
-from fedsched.model.rollout import Rollout, RolloutCommand, RolloutReport, RolloutShare
+from fedsched.model.rollout import Rollout, RolloutCommand, RolloutReport, RolloutShare, RolloutStanding
 from fedsched.rpc.method import Method, RunsAt, declare
 from fedsched.rpc.methods.forms import reads, writes
 from fedsched.rpc.methods.paging import ListReply, ListRequest
@@ -74,6 +74,10 @@ class RolloutAdoptRequest(Record):
     force: Annotated[bool, "Although the owner answers."] = False
 
 
+class RolloutStatusRequest(Record):
+    rollout_id: str
+
+
 class RolloutWriteReply(Record):
     rollout: Annotated[Rollout | None, "The record as it is now, without the job."] = None
     index: int = 0
@@ -88,6 +92,16 @@ ROLLOUT_COMMAND = declare(
         needs="pool",
         writes=True,
         doc="The owner of a rollout tells a region what is decided for it, or waits for news of it.",
+    )
+)
+ROLLOUT_STATUS = declare(
+    Method(
+        "Rollout.Status",
+        RolloutStatusRequest,
+        RolloutStanding,
+        RunsAt.LEADER,
+        needs="pool",
+        doc="A region that has not heard the owner of a rollout asks whether it is there, and who else has heard it.",
     )
 )
 ROLLOUT_BEGIN = writes(

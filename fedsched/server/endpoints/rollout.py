@@ -12,7 +12,7 @@ from fedsched.federation.rollout_core import FailAsked, UnblockAsked
 from fedsched.federation.rollout_rules import failed, unblocked
 from fedsched.model.declare import Record
 from fedsched.model.errors import BadRequest, Conflict, FedschedError, NotFound, Unavailable
-from fedsched.model.rollout import Rollout, RolloutStatus
+from fedsched.model.rollout import Rollout, RolloutStanding, RolloutStatus
 from fedsched.rpc.method import Method
 from fedsched.rpc.methods import rollout as methods
 from fedsched.rpc.server_side import CallContext, Handler
@@ -50,6 +50,7 @@ class RolloutEndpoint:
             methods.ROLLOUT_UNBLOCK: self.unblock,
             methods.ROLLOUT_FAIL: self.fail,
             methods.ROLLOUT_ADOPT: self.adopt,
+            methods.ROLLOUT_STATUS: self.status,
         }
 
     def looks(self) -> Mapping[Method[Any, Any], Look]:
@@ -115,6 +116,22 @@ class RolloutEndpoint:
         raise Unavailable(
             f"not enough regions have agreed to the adoption of rollout {rollout.id!r} yet",
             hint="it goes on by itself; `fedsched operator rollout status` shows when this region drives",
+        )
+
+    async def status(self, request: methods.RolloutStatusRequest, context: CallContext) -> RolloutStanding:
+        """What we say to a region that has not heard the owner."""
+        row, share = self._state.rollouts.row(request.rollout_id), self._state.rollouts.share_of(request.rollout_id)
+        agreed = share.header().ballot if share is not None else (0, "")
+        driven = row.ballot if row is not None and row.header().status is not RolloutStatus.ADOPTED else (0, "")
+        epoch, owner = max(agreed, driven)
+        return RolloutStanding(
+            region=self._desk.region,
+            rollout_id=request.rollout_id,
+            is_known=row is not None or share is not None,
+            drives=owner == self._desk.region and (driven == (epoch, owner) or _adopts(row, share)),
+            epoch=epoch,
+            owner=owner,
+            heard_ago_s=self._service.heard_ago_s(request.rollout_id),
         )
 
     async def _check_lost(self, rollout_id: str, owner: str, context: CallContext) -> None:
@@ -222,6 +239,13 @@ class RolloutEndpoint:
     @property
     def _state(self) -> State:
         return self._desk.machine.store
+
+
+def _adopts(row: RolloutRow | None, share: ShareRow | None) -> bool:
+    """Whether the region has promised to drive and has not got so far yet."""
+    return (
+        share is not None and share.owner == share.region and (row is None or row.ballot < (share.epoch, share.owner))
+    )
 
 
 def _id_of(view: methods.RolloutView) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import trio
@@ -11,7 +11,7 @@ from fedsched.federation.multiregion import job_for_region
 from fedsched.federation.rollout_share import Received, received, report_of
 from fedsched.model.errors import BadRequest, Conflict, FedschedError
 from fedsched.model.job import Job
-from fedsched.model.rollout import RolloutCommand, RolloutReport, RolloutStep
+from fedsched.model.rollout import Rollout, RolloutCommand, RolloutReport, RolloutStep
 from fedsched.rpc.method import Method
 from fedsched.rpc.methods.rollout import ROLLOUT_COMMAND
 from fedsched.rpc.server_side import CallContext, Handler
@@ -35,10 +35,19 @@ _Key = tuple[str, str]
 class RolloutPartEndpoint:
     """Answers `Rollout.Command`."""
 
-    def __init__(self, desk: Desk, served: Served | None = None, *, hold_s: float = HOLD_S) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        served: Served | None = None,
+        *,
+        heard: Callable[[Rollout], None],
+        hold_s: float = HOLD_S,
+    ) -> None:
+        """`heard` is told of every record that comes from an owner."""
         self._desk = desk
         self._served = served or BuiltInServed()
         self._hold_s = hold_s
+        self._heard_owner = heard
         self._heard: dict[_Key, trio.Event] = {}
         """Those who wait for a share to change; one event for all who wait for the same."""
         desk.machine.listen(self._hear)
@@ -55,6 +64,8 @@ class RolloutPartEndpoint:
                 f"a command for region {request.region!r} came to region {self._desk.region!r}",
                 hint="do two regions have servers with the same addresses?",
             )
+        if not request.adopts:
+            self._heard_owner(request.rollout)
         with trio.move_on_after(self._hold_s):
             while self._has_no_news(request):
                 await self._wait((request.rollout.namespace, request.rollout.job_id))

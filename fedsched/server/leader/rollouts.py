@@ -4,8 +4,9 @@ A driver is a loop around a `RolloutCore`: it writes what the core wants written
 what came of both. Everything is in the record, so a new leader begins with the records and nothing else. What a region
 is told goes the way of any call, our own region included.
 
-Beside them there are adoptions (`AdoptionCore`), begun by a person and gone on with until they are over or outbid: a
-region that has promised itself to drive listens to nobody else.
+Beside them there are adoptions (`AdoptionCore`), begun by a person or, if the job says so, because the owner is silent
+(`owner_watch`). They are gone on with until they are over or outbid: a region that has promised itself to drive listens
+to nobody else.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -42,10 +44,11 @@ from fedsched.model.job import JobSubmission
 from fedsched.model.rollout import Rollout, RolloutCommand, RolloutStatus, RolloutStep
 from fedsched.rpc.methods.rollout import ROLLOUT_COMMAND
 from fedsched.server.desk import Desk
+from fedsched.server.leader.owner_watch import OwnerWatch
 from fedsched.server.leader.state_watch import StateWatch
 from fedsched.server.region_calls import RegionCalls
 from fedsched.state.changes import Changes
-from fedsched.state.tables.rollouts import ROLLOUTS, RolloutRow, rollout_write
+from fedsched.state.tables.rollouts import ROLLOUTS, SHARES, RolloutRow, ShareRow, rollout_write
 
 LOOK_S: Final = 5.0
 """The longest sleep: wall clocks jump."""
@@ -66,6 +69,7 @@ class _Adoption:
 
     known: Rollout
     epoch: int
+    by_hand: bool
     ended: trio.Event = field(default_factory=trio.Event)
     record: Rollout | None = None
     refusal: FedschedError | None = None
@@ -81,6 +85,7 @@ class RolloutsService:
         self._watch = StateWatch(desk.machine)
         self._drivers: dict[str, _Driver] = {}
         self._adoptions: dict[str, _Adoption] = {}
+        self._owners = OwnerWatch(desk, calls, self._adopt_lost)
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -88,6 +93,7 @@ class RolloutsService:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 try:
+                    await nursery.start(self._owners.run)
                     task_status.started()
                     while True:
                         self._look(await self._watch.wait())
@@ -108,22 +114,39 @@ class RolloutsService:
 
         Goes on also if nobody waits for it any more.
         """
-        adoption = self._begin_adoption(known, epoch)
+        adoption = self._begin_adoption(known, epoch, by_hand=True)
         await adoption.ended.wait()
         if adoption.refusal is not None:
             raise adoption.refusal
         assert adoption.record is not None
         return adoption.record
 
+    def heard(self, rollout: Rollout) -> None:
+        """Whoever drives it has said something to our region."""
+        self._owners.heard(rollout)
+
+    def heard_ago_s(self, rollout_id: str) -> float | None:
+        """How long ago that was; None if it was not in this term."""
+        return self._owners.heard_ago_s(rollout_id)
+
     def _look(self, gathered: list[Changes]) -> None:
         rollouts = self._desk.machine.store.rollouts
         if any(changes.is_everything for changes in gathered):
             self._let_go()
             rows = list(rollouts.rows.scan())
-            self._resume_adoptions()
+            shares = list(rollouts.share_rows.scan())
         else:
             keys = dict.fromkeys(str(key[0]) for changes in gathered for key in changes.keys(ROLLOUTS))
             rows = [row for rollout_id in keys if (row := rollouts.row(rollout_id)) is not None]
+            shares = []
+            for namespace, job_id in dict.fromkeys(key for changes in gathered for key in changes.keys(SHARES)):
+                share = rollouts.share_row(str(namespace), str(job_id))
+                if share is None:
+                    self._owners.forgotten((str(namespace), str(job_id)))
+                else:
+                    shares.append(share)
+        self._resume_adoptions(shares)
+        self._owners.told(shares)
         for row in rows:
             self._take_up(row)
 
@@ -168,27 +191,40 @@ class RolloutsService:
 
     # -------------------------------------------------------------- adoption
 
-    def _begin_adoption(self, known: Rollout, epoch: int) -> _Adoption:
+    def _adopt_lost(self, rollout_id: str, epoch: int) -> None:
+        """Adopt without a person."""
+        share = self._desk.machine.store.rollouts.share_of(rollout_id)
+        if share is not None and self._nursery is not None:
+            self._begin_adoption(share.share().rollout, epoch, by_hand=False)
+
+    def _begin_adoption(self, known: Rollout, epoch: int, *, by_hand: bool) -> _Adoption:
         adoption = self._adoptions.get(known.id)
         if adoption is None:
             if self._nursery is None:
                 raise Unavailable("this server does not lead its region any more", hint="try again in a moment")
-            adoption = self._adoptions[known.id] = _Adoption(known, epoch)
+            adoption = self._adoptions[known.id] = _Adoption(known, epoch, by_hand)
             self._nursery.start_soon(self._adopt, adoption)
         return adoption
 
-    def _resume_adoptions(self) -> None:
-        """Go on with what a former leader began: our region has promised to listen to nobody but itself."""
+    def _resume_adoptions(self, shares: Iterable[ShareRow]) -> None:
+        """Go on with what a former leader began: our region has promised to listen to nobody but itself.
+
+        It may have begun by hand: of two regions nothing else begins.
+        """
         rollouts = self._desk.machine.store.rollouts
-        for share in rollouts.share_rows.scan():
+        for share in shares:
             record = rollouts.row(share.rollout_id)
             ballot = record.ballot if record is not None else (0, "")
             if share.owner == self._desk.region and (share.epoch, share.owner) > ballot:
-                self._begin_adoption(share.share().rollout, share.epoch)
+                self._begin_adoption(share.share().rollout, share.epoch, by_hand=True)
 
     async def _adopt(self, adoption: _Adoption) -> None:
         core = AdoptionCore(
-            adoption.known, self._desk.region, epoch=adoption.epoch, by_hand=True, settings=self._settings
+            adoption.known,
+            self._desk.region,
+            epoch=adoption.epoch,
+            by_hand=adoption.by_hand,
+            settings=self._settings,
         )
         talk = _Talk(self._calls)
         async with trio.open_nursery() as nursery:
@@ -205,6 +241,7 @@ class RolloutsService:
                                 f"region {owner} drives rollout {adoption.known.id!r} in epoch {epoch}",
                                 hint="`fedsched operator rollout status` there shows it",
                             )
+                            self._note_outbid(adoption.known.id, (epoch, owner))
                 if adoption.record is not None or adoption.refusal is not None:
                     break
                 given = await talk.next(self._pause_s(core.wake_at_ns()))
@@ -214,6 +251,11 @@ class RolloutsService:
             nursery.cancel_scope.cancel("settled")
         self._adoptions.pop(adoption.known.id, None)
         adoption.ended.set()
+
+    def _note_outbid(self, rollout_id: str, by: tuple[int, str]) -> None:
+        share = self._desk.machine.store.rollouts.share_of(rollout_id)
+        if share is not None:
+            self._owners.outbid(share, by)
 
     async def _store_adopted(self, adoption: _Adoption, record: Rollout) -> None:
         try:
