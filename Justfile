@@ -50,7 +50,6 @@ coverage:
 sim SEEDS="1000" *MORE:
     python -m fedsched.sim run --seeds {{ SEEDS }} --jobs 2 {{ MORE }}
     python -m fedsched.sim.fleet_run --seeds {{ SEEDS }} --jobs 2
-    python -m fedsched.sim.federation_run --seeds {{ SEEDS }} --jobs 2
 
 # plant every known kind of bug, one at a time, and demand that the simulator finds it
 sim-mutants *MORE:
@@ -63,6 +62,11 @@ sim-region SEEDS="100" *MORE:
 # several regions, the network between them and gossip, with rollouts and long cuts besides, from a seed
 sim-federation SEEDS="1000" *MORE:
     python -m fedsched.sim.federation_run --seeds {{ SEEDS }} --jobs 2 {{ MORE }}
+
+# pools of gossip members, and rollouts of multi-region jobs, each by itself, from a seed (a few minutes for a thousand)
+sim-pools SEEDS="1000" *MORE:
+    python -m fedsched.sim.pool_seeds --seeds {{ SEEDS }} --jobs 2 {{ MORE }}
+    python -m fedsched.sim.rollout_seeds --seeds {{ SEEDS }} --jobs 2 {{ MORE }}
 
 # whole Raft daemons under virtual time: sockets, disks, crashes and cancellation, from a seed
 sim-daemons SEEDS="200" *MORE:

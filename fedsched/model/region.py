@@ -30,8 +30,6 @@ class ServerMember(Record):
     delegate_min: int = 2
     delegate_max: int = 5
     delegate_cur: int = 4
-    is_suspect: Annotated[bool, "It did not answer lately, and has a little time left to do so."] = False
-    round_trip_ms: Annotated[float | None, "From the server that answers and back; null until it was measured."] = None
 
     @property
     def region(self) -> str:
@@ -40,6 +38,13 @@ class ServerMember(Record):
     @property
     def server_id(self) -> str:
         return self.tags.get("id", "")
+
+
+class ListedMember(ServerMember):
+    """A server with what whoever lists it knows of the way there; Nomad's form has none of this."""
+
+    is_suspect: Annotated[bool, "It did not answer lately, and has a little time left to do so."] = False
+    round_trip_ms: Annotated[float | None, "From the server that answers and back; null until it was measured."] = None
 
 
 class Region(Record):

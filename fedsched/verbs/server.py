@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from fedsched.model.errors import FedschedError
 from fedsched.model.record import to_api
-from fedsched.model.region import ServerMember
+from fedsched.model.region import ListedMember
 from fedsched.rpc.method import Empty
 from fedsched.rpc.methods.gossip import AGENT_FORCE_LEAVE, AGENT_JOIN, AgentForceLeaveRequest, AgentJoinRequest
 from fedsched.rpc.methods.server import REGION_LIST, SERVER_MEMBERS
@@ -58,7 +58,7 @@ def members(terminal: Terminal, given: Given) -> int:
     return code
 
 
-def _wanted(terminal: Terminal, given: Given, known: Sequence[ServerMember]) -> tuple[Sequence[ServerMember], int]:
+def _wanted(terminal: Terminal, given: Given, known: Sequence[ListedMember]) -> tuple[Sequence[ListedMember], int]:
     """The servers of the regions that were named, all of them if none was; and whether each name has some."""
     if not given.was_said("region") and not terminal.target.names_several:
         return known, OK
@@ -109,7 +109,7 @@ def force_leave(terminal: Terminal, given: Given) -> int:
     return OK
 
 
-def _leaders(terminal: Terminal, found: Sequence[ServerMember]) -> dict[str, LeaderReply]:
+def _leaders(terminal: Terminal, found: Sequence[ListedMember]) -> dict[str, LeaderReply]:
     from fedsched.verbs.fan_out import in_each
 
     names = sorted({member.region for member in found})
@@ -125,7 +125,7 @@ def _leaders(terminal: Terminal, found: Sequence[ServerMember]) -> dict[str, Lea
     return leaders
 
 
-def _details(member: ServerMember, led_by: Collection[str], asked: str) -> tuple[object, ...]:
+def _details(member: ListedMember, led_by: Collection[str], asked: str) -> tuple[object, ...]:
     """Everything that is known of one without asking any other region; `led_by` are the names of leaders, `asked` is
     that of the server that answered, to which there is no way."""
     trip = "-" if member.name == asked else "<unknown>"
@@ -145,7 +145,7 @@ def _details(member: ServerMember, led_by: Collection[str], asked: str) -> tuple
     )
 
 
-def _row(member: ServerMember, leader: LeaderReply | None) -> tuple[object, ...]:
+def _row(member: ListedMember, leader: LeaderReply | None) -> tuple[object, ...]:
     tags = member.tags
     return (
         member.name,
@@ -160,11 +160,11 @@ def _row(member: ServerMember, leader: LeaderReply | None) -> tuple[object, ...]
     )
 
 
-def _is_leader(member: ServerMember, leader: LeaderReply) -> bool:
+def _is_leader(member: ListedMember, leader: LeaderReply) -> bool:
     if leader.id and member.server_id:
         return leader.id == member.server_id
     return leader.leader == f"{member.addr}:{member.tags.get('port', '')}"
 
 
-def _tags(member: ServerMember) -> str:
+def _tags(member: ListedMember) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(member.tags.items()))

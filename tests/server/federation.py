@@ -32,7 +32,7 @@ from tests.server.around import RUNNING, SECRET, join
 from tests.server.region import Member, Region, run_region, until
 from tests.server.test_forwarding import introduce
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 LOOK_S = 0.02
 NO_REPLACEMENTS = ReschedulePolicy(attempts=0, unlimited=False)
 
@@ -180,7 +180,10 @@ class Federation:
             record = self.record(at=at)
             return record is not None and record.status == status and version in (None, record.job_version)
 
-        await until(f"the rollout is {status}", is_there, within_s=WITHIN_S)
+        try:
+            await until(f"the rollout is {status}", is_there, within_s=WITHIN_S)
+        except AssertionError as late:
+            raise AssertionError(f"{late}; it is {self.record(at=at)}, regions are {self.statuses()}") from None
         record = self.record(at=at)
         assert record is not None
         return record

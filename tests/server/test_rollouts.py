@@ -45,7 +45,7 @@ from fedsched.rpc.methods.rollout import (
 from fedsched.server.identity import FAR_SERVER, STRANGER, NotAllowed
 from fedsched.server.leader import owner_watch, rollouts
 from tests.builders import a_group
-from tests.server.federation import Federation, a_spread_job, run_federation
+from tests.server.federation import WITHIN_S, Federation, a_spread_job, run_federation
 from tests.server.region import until
 
 
@@ -134,7 +134,7 @@ def test_a_region_that_goes_back_does_so_by_itself_and_waits_for_nobody(tmp_path
         def is_back() -> bool:
             return world.deployments("us") == ["successful", "failed", "successful"]
 
-        await until("us has gone back", is_back, within_s=15)
+        await until("us has gone back", is_back, within_s=WITHIN_S)
 
         job = await world.server("us").job("web")
         assert (job.version, job.meta["color"]) == (2, "blue")
@@ -149,7 +149,7 @@ def test_a_part_is_paused_and_the_whole_is_failed_by_hand(tmp_path: Path) -> Non
         await world.until_status("successful")
         world.silent = {"us"}
         reply = await world.submit(a_spread_job(("eu", "us"), color="red"))
-        await until("red runs in us", lambda: world.placed("us") == 2, within_s=15)
+        await until("red runs in us", lambda: world.placed("us") == 2, within_s=WITHIN_S)
         part = world.share("us")
         assert part is not None
 
@@ -176,7 +176,7 @@ def test_the_owners_leader_goes_away_between_two_steps(tmp_path: Path) -> None:
     async def story(world: Federation) -> None:
         world.silent = {"us"}
         await world.submit(a_spread_job())
-        await until("us has placed something", lambda: world.placed("us"), within_s=15)
+        await until("us has placed something", lambda: world.placed("us"), within_s=WITHIN_S)
         member = await world.stop("eu")
         world.silent = set()
         await world.until_part("us", "blocked")
@@ -210,7 +210,7 @@ def test_with_a_region_that_cannot_be_reached_nothing_is_started_and_nothing_is_
             await until(f"{name} is as before", lambda name=name: world.colour(name) == "blue")
             assert world.placed(name) == 1
         await world.restart("asia", gone)
-        await until("asia was told", lambda: world.statuses().get("asia") == "cancelled", within_s=15)
+        await until("asia was told", lambda: world.statuses().get("asia") == "cancelled", within_s=WITHIN_S)
         assert (await world.server("asia").job("web")).meta["color"] == "blue"
 
     run_federation(tmp_path, story)
@@ -277,7 +277,7 @@ def test_a_newer_version_takes_over_and_a_region_it_does_not_list_is_left_once_i
         await world.until_status("successful")
         world.silent = {"eu"}
         second = await world.submit(a_spread_job(color="red"))
-        await until("red runs in eu", lambda: world.placed("eu") == 2, within_s=15)
+        await until("red runs in eu", lambda: world.placed("eu") == 2, within_s=WITHIN_S)
         assert not (await world.server("asia").job("web")).stop
 
         world.silent = set()
@@ -285,7 +285,7 @@ def test_a_newer_version_takes_over_and_a_region_it_does_not_list_is_left_once_i
         assert (second.job_version, third.job_version) == (1, 2)
         await world.until_status("successful", version=2)
 
-        await until("asia is left", lambda: world.is_stopped("asia"), within_s=15)
+        await until("asia is left", lambda: world.is_stopped("asia"), within_s=WITHIN_S)
         older = world.server("eu").server.machine.store.rollouts.row(second.rollout_id)
         assert older is None or older.is_over
         assert [world.colour(name) for name in ("eu", "us")] == ["green", "green"]
@@ -297,7 +297,7 @@ def test_an_owner_that_is_lost_is_replaced_and_one_that_answers_is_not(tmp_path:
     async def story(world: Federation) -> None:
         world.silent = {"us"}
         reply = await world.submit(a_spread_job())
-        await until("us has placed something", lambda: world.placed("us"), within_s=15)
+        await until("us has placed something", lambda: world.placed("us"), within_s=WITHIN_S)
         request = RolloutAdoptRequest(rollout_id=reply.rollout_id)
         with pytest.raises(Conflict, match="region 'eu' answers and drives"):
             await world.server("asia").call(ROLLOUT_ADOPT, request)
@@ -312,7 +312,7 @@ def test_an_owner_that_is_lost_is_replaced_and_one_that_answers_is_not(tmp_path:
         await world.until_status("successful", at="asia")
         await world.until_part("eu", "successful")
         assert (await world.view(at="us")).rollout.owner == "asia"
-        await until("eu knows who drives", lambda: world.record(at="eu").status == "adopted", within_s=15)
+        await until("eu knows who drives", lambda: world.record(at="eu").status == "adopted", within_s=WITHIN_S)
         for name in ("eu", "us", "asia"):
             assert world.deployments(name) == ["successful"]
 

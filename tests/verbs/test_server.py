@@ -7,15 +7,15 @@ import pytest
 from msgspec.structs import replace
 
 from fedsched.model.errors import Unavailable
-from fedsched.model.region import MemberStatus, ServerMember
+from fedsched.model.region import ListedMember, MemberStatus
 from fedsched.rpc.methods.server import REGION_LIST, SERVER_MEMBERS, RegionListReply, RegionRow, ServerMembersReply
 from fedsched.rpc.methods.status import STATUS_LEADER, LeaderReply
 from tests.verbs.commands import fedsched
 
 
-def a_member(name: str, region: str = "eu", status: MemberStatus = MemberStatus.ALIVE) -> ServerMember:
+def a_member(name: str, region: str = "eu", status: MemberStatus = MemberStatus.ALIVE) -> ListedMember:
     tags = {"region": region, "dc": "dc1", "build": "0.1.0", "port": "4647", "raft_vsn": "3", "id": f"id-{name}"}
-    return ServerMember(name=f"{name}.{region}", addr=f"10.0.0.{name[-1]}", port=4648, tags=tags, status=status)
+    return ListedMember(name=f"{name}.{region}", addr=f"10.0.0.{name[-1]}", port=4648, tags=tags, status=status)
 
 
 MEMBERS = ServerMembersReply(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fedsched.model.declare import Record
-from fedsched.model.region import ServerMember
+from fedsched.model.region import ListedMember
 from fedsched.rpc.method import Empty, Method, RunsAt, declare
 
 
@@ -13,7 +13,7 @@ class ServerMembersReply(Record):
     server_name: Annotated[str, "Who answered."] = ""
     server_region: str = ""
     server_dc: str = ""
-    members: tuple[ServerMember, ...] = ()
+    members: tuple[ListedMember, ...] = ()
 
 
 class ServerHello(Record):

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from fedsched.federation.directory import Directory, state_of
 from fedsched.model.errors import BadRequest, Conflict
-from fedsched.model.region import MemberStatus, ServerMember
+from fedsched.model.region import ListedMember, MemberStatus, ServerMember
 from fedsched.raft.membership import Config, ServerInfo
 from fedsched.rpc.method import Empty, Method
 from fedsched.rpc.methods import server as methods
@@ -56,12 +56,13 @@ class ServerEndpoint:
             members=tuple(self._measured(member) for member in (*self._members.listed(self._desk.raft), *self._far())),
         )
 
-    def _measured(self, member: ServerMember) -> ServerMember:
+    def _measured(self, member: ServerMember) -> ListedMember:
         """With what is known of the way to it."""
+        listed = ListedMember(**structs.asdict(member))
         known = self._directory.server(member.server_id)
         if known is None:
-            return member
-        return structs.replace(member, is_suspect=known.is_suspect, round_trip_ms=_ms(known.round_trip_s))
+            return listed
+        return structs.replace(listed, is_suspect=known.is_suspect, round_trip_ms=_ms(known.round_trip_s))
 
     async def regions(self, request: Empty, context: CallContext) -> methods.RegionListReply:
         names = {*self._directory.all_regions(), self._desk.region}
