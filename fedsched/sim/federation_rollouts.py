@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 15.0
 SILENCE_S: Final = 15.0
 """How long a region may be silent in its turn."""
+PAUSE_MAX_S: Final = 5.0
 MISSED_S: Final = 12.0
 """After which people have another region drive what a lost one drove."""
 ENDS_S: Final = 60.0
@@ -102,13 +103,19 @@ class Owners:
 
     async def live(self, nursery: trio.Nursery, since_s: float) -> None:
         """Everything that was wished for, at its time; each goes on until it is answered."""
+        for trouble in self._federation.plan.troubles:
+            if trouble.kind == "lost":
+                nursery.start_soon(self._miss, trouble.region, since_s + trouble.at_s + MISSED_S)
         for number, wish in enumerate(self._federation.plan.wishes):
             await trio.sleep_until(since_s + wish.at_s)
             nursery.start_soon(self._have, wish, f"wish-{number}")
 
-    async def miss(self, lost: FederationRegion) -> None:
+    async def _miss(self, name: str, at_s: float) -> None:
         """Have others drive what a region drove that is lost for good."""
-        await trio.sleep(MISSED_S)
+        await trio.sleep_until(at_s)
+        lost = self._federation.regions[name]
+        if not lost.is_lost:
+            return  # it has a trouble of another kind to get over first
         for record in sorted(self._federation.steps.records.values(), key=lambda one: one.id):
             heirs = [region for region in self._federation.alive if record.region(region.region) is not None]
             if record.owner == lost.region and record.status.value not in OVER and heirs:
@@ -163,6 +170,7 @@ class Owners:
         self, region: FederationRegion, method: Method[Any, Any], request: Any, key: str, *, is_new: bool = False
     ) -> Any:
         """What was said to it in the end; None if it was refused, or there is nobody left to ask."""
+        pause_s = 0.3
         while not region.is_lost:
             names = sorted(region.servers)
             server = region.server(self._chance.choice(names)) if names else None
@@ -184,7 +192,8 @@ class Owners:
                         return None
                 except trio.TooSlowError:
                     self._note(region, f"{method.name} {key} no answer")
-            await trio.sleep(self._chance.uniform(0.3, 1.0))
+            await trio.sleep(pause_s * self._chance.uniform(1.0, 2.0))
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
         return None
 
     def _note(self, region: FederationRegion, what: str) -> None:

@@ -50,6 +50,9 @@ def _check_reason(region: FederationRegion, state: State, held: Held) -> None:
         return
     if [row.create_index, row.version] == version:
         raise Broken(UNTOUCHED, f"{held.name} was stopped, and its job has not changed", region.region)
-    if region.federation.steps.waits(region.region, job_id, row.version):
+    job = region.checks.truth.current(state, namespace, job_id)
+    group = job.group(held.group) if job is not None else None
+    is_surplus = group is not None and held.name_index >= group.count
+    if not is_surplus and region.federation.steps.waits(region.region, job_id, row.version):
         what = f"{held.name} was stopped for version {row.version}, whose turn has not come"
         raise Broken(UNTOUCHED, what, region.region)
