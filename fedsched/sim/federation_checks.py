@@ -18,7 +18,8 @@ HEALS_S: Final = 30.0
 """R-64: by then everybody knows again who is there."""
 HEARD_S: Final = 15.0
 """By then everybody has heard of a new leader."""
-SETTLES_S: Final = 45.0
+SETTLES_S: Final = 10.0
+"""What is under way when people stop asking has come to an end by then."""
 SLOWER: Final = 1.1
 
 

@@ -2,8 +2,9 @@
 
     python -m fedsched.sim.federation_mutants [--seeds 30] [NAME ...]
 
-Every promise between regions has at least one bug that breaks it. Each is looked for from seed 0 on. The bugs of
-rollouts are in `rollout_mutants`, those of gossip alone in `gossip_mutants`.
+Every promise between regions has at least one bug that breaks it. Each is looked for from seed 0 on. Bugs in what
+servers do about rollouts are in `federation_rollout_mutants`, those in their cores alone in `rollout_mutants`,
+those of gossip alone in `gossip_mutants`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fedsched.server.dispatch import Dispatch
 from fedsched.server.forwarding import Forwarding
 from fedsched.server.leader import versions
 from fedsched.server.wan import Wan
-from fedsched.sim import long_cuts, rollout_mutants
+from fedsched.sim import federation_rollout_mutants, long_cuts, rollout_mutants
 from fedsched.sim.federation_run import run_seed
 from fedsched.sim.fleet_mutants import Catch, Patch
 from fedsched.sim.rollout_world import World
@@ -170,7 +171,7 @@ def _share_forgotten(plant: rollout_mutants.Plant) -> None:
 
 MUTANTS: Final = (
     # R-63
-    _one("the region filter is dropped", Directory, "servers", _servers_of_all, ("R-63", "R-64"), quick=True),
+    _one("the region filter is dropped", Directory, "servers", _servers_of_all, ("R-63", "R-64")),
     _one("dead servers are dialled for ever", Router, "_ordered", _everybody, ("R-63",)),
     _one("nobody listens for signs of life", silence, "_watch", _deaf, ("R-63 fails fast", "every request")),
     Mutant(
@@ -190,6 +191,7 @@ MUTANTS: Final = (
     _one("failed regions are forgotten", GossipCore, "_is_failed_region", _no_way_back, ("R-64",), quick=True, at=CUTS),
     # R-65
     Mutant("shares are not stored with deeds", (), ("R-65",), True, ROLLOUTS),
+    *(Mutant(name, patches, broken, quick) for name, patches, broken, quick in federation_rollout_mutants.MUTANTS),
     # R-67
     _one("requests are repeated without their key", forwarding, "relay", _relay_without_key, ("R-67 once",)),
     _one("versions are enabled unasked", versions, "version_to_enable", _ask_nobody, ("nothing crashes", "R-67")),

@@ -8,9 +8,12 @@ from zlib import crc32
 
 import trio
 
+from fedsched.env.env import Chance
+from fedsched.model.job import Job
 from fedsched.raft.entry import Entry
 from fedsched.raft.membership import ServerInfo
 from fedsched.sim.federation_server import FederationServer
+from fedsched.sim.federation_untouched import check_untouched
 from fedsched.sim.fleet_log import LogRaft
 from fedsched.sim.fleet_options import PLAIN_S, FleetOptions
 from fedsched.sim.fleet_server import FleetServer
@@ -56,6 +59,8 @@ class FederationRegion(FleetWorld):
         self.versions = dict.fromkeys(SERVERS, OLD)
         self.is_frozen = False
         """Its processes stand still."""
+        self.was_frozen = False
+        """They did at some time: nodes that nobody could hear may have been given up."""
         self.is_lost = False
         """For good."""
         self.history: list[tuple[int, int, str, int, str]] = []
@@ -96,7 +101,16 @@ class FederationRegion(FleetWorld):
             kind = type(decode_command(entry.payload).command).__name__
             now_us = round(trio.current_time() * 1e6)
             self.history.append((entry.index, now_us, kind, crc32(entry.payload), result.code))
-        super().applied(raft, entry, result)
+            super().applied(raft, entry, result)
+            state = self.servers[raft.name].store
+            self.federation.steps.committed(self, state, entry, result)
+            check_untouched(self, state, entry, result)
+
+    def gets_unwell(self, job: Job | None, chance: Chance) -> bool:
+        """Of jobs of several regions each version says where it does; nobody else has a part in that."""
+        if job is None or job.multiregion is None:
+            return super().gets_unwell(job, chance)
+        return self.region in job.meta["unwell"].split()
 
     # ------------------------------------------------------------------ life
 
@@ -166,7 +180,7 @@ class FederationRegion(FleetWorld):
 
     def freeze(self) -> None:
         """All its processes are stopped."""
-        self.is_frozen = True
+        self.is_frozen = self.was_frozen = True
         for server in self.running():
             self.federation.pool.pause(server.pool_host)
 

@@ -11,6 +11,7 @@ done the same both times.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,9 +33,10 @@ from fedsched.sim.federation_checks import (
     check_writes,
 )
 from fedsched.sim.federation_people import People
-from fedsched.sim.federation_plan import Plan, draw_plan
+from fedsched.sim.federation_plan import Plan, Wish, draw_plan
+from fedsched.sim.federation_rollouts import Owners
 from fedsched.sim.federation_server import ABROAD
-from fedsched.sim.federation_world import Federation
+from fedsched.sim.federation_world import START_S, Federation
 from fedsched.sim.fleet_quiet import Quiet
 from fedsched.sim.gossip_world import MakeCore
 from fedsched.sim.many_seeds import Echo, Kind, Line, run_many
@@ -47,6 +49,7 @@ EVENTS_SHOWN: Final = 200
 ROLLOUTS: Final = 5
 """With each seed."""
 POOL_EVERY: Final = 10
+LOOKS_S: Final = 6.0
 GRACE_S: Final = 10.0
 """For servers that are a little behind."""
 
@@ -88,6 +91,9 @@ class _Run:
                 nursery.start_soon(people.live)
                 trio_seed.GROUP.set(ABROAD)
                 nursery.start_soon(people.travel)
+            owners = self.owners = Owners(federation)
+            if self.plan.wishes:
+                nursery.start_soon(owners.live, nursery, START_S)
             await federation.troubles()
             if self.plan.troubles:
                 await self._judge(federation)
@@ -95,19 +101,32 @@ class _Run:
             nursery.cancel_scope.cancel()
 
     async def _judge(self, federation: Federation) -> None:
-        await trio.sleep(HEALS_S)
+        healed_at = trio.current_time()
+        await self._heals(federation, healed_at + HEALS_S)
         for people in self.people.values():
             people.stops = True
-        check_membership(federation)
-        await check_ways(federation, self.people)
-        await trio.sleep(SETTLES_S - HEALS_S)
+        await trio.sleep(SETTLES_S)
+        await self.owners.until_resting()
+        await self.owners.settle()
         check_writes(federation, self.people)
         check_versions(federation)
         await check_hints(federation)
+        await self.owners.until_over()
         for region in federation.alive:
             quiet = Quiet(region)
             if not await region.becomes(partial(_agree, quiet), GRACE_S):
                 raise Broken("all agree", quiet.difference(), region.region)
+
+    async def _heals(self, federation: Federation, stop_at: float) -> None:
+        """R-64, which may take its time, but need not."""
+        while True:
+            await trio.sleep(LOOKS_S)
+            try:
+                check_membership(federation)
+                return await check_ways(federation, self.people)
+            except Broken:
+                if trio.current_time() > stop_at - LOOKS_S:
+                    raise
 
 
 def _agree(quiet: Quiet) -> bool:
@@ -124,7 +143,7 @@ def run_seed(
     try:
         with trio_seed.grouped():
             trio_seed.run(seed, run.main)
-            if plan.troubles:
+            if plan.troubles and plan.left_alone:
                 calm = _Run(seed, plan.undisturbed(), Trace(), make_core)
                 trio_seed.run(seed, calm.main)
                 assert run.federation is not None
@@ -165,14 +184,28 @@ def story(report: FederationReport) -> str:
             *(getattr(report.broken, "__notes__", ())),
             f"regions: {', '.join(plan.regions)}; left alone: {', '.join(plan.left_alone)}",
             *(f"  {one.at_s:5.1f} s {one.kind} {one.region} {one.other} {one.length_s:.1f} s" for one in plan.troubles),
+            *(f"  {one.at_s:5.1f} s {_wish(one)}" for one in plan.wishes),
             f"version: {provenance()}",
             f"replay: python -m fedsched.sim.federation_run --first {report.seed} --trace",
         ]
     )
 
 
+def _wish(wish: Wish) -> str:
+    words = f"{wish.kind} {wish.job_id} through {wish.through}: {', '.join(wish.regions) or 'all'}"
+    if wish.kind != "submit":
+        return words
+    unwell = f", unwell in {', '.join(wish.unwell)}" if wish.unwell else ""
+    return (
+        f"{words}; {wish.max_parallel} at once, on_failure {wish.on_failure!r}, on_unreachable"
+        f" {wish.on_unreachable!r}{unwell}"
+    )
+
+
 def _live(seed: int, echo: Echo) -> Line:
+    gc.disable()  # a seed is over before its garbage matters
     report = run_seed(seed, echo=echo)
+    gc.enable()
     if report.broken is None:
         report = replace(report, broken=run_company(seed))
     if report.broken is not None:

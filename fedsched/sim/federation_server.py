@@ -15,23 +15,31 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import trio
 
 from fedsched.federation.directory import Directory
+from fedsched.federation.rollout_core import RolloutSettings
 from fedsched.gossip.runner import GossipRunner
 from fedsched.raft.errors import NoQuorumRead
 from fedsched.raft.membership import ServerInfo
 from fedsched.raft.messages import RoleChange
 from fedsched.raft.runner import RaftRunner
 from fedsched.rpc.caller import LocalCaller
+from fedsched.rpc.context import CallMeta
 from fedsched.rpc.method import Empty, Method
 from fedsched.rpc.methods.server import SERVER_HELLO, ServerHello
 from fedsched.rpc.methods.status import STATUS_CLOCK, ClockReply
 from fedsched.rpc.relay import hop_of
 from fedsched.rpc.server_side import CallContext, CallServer, Handler
 from fedsched.server.dispatch import Dispatch
+from fedsched.server.endpoints.job import JobEndpoint
+from fedsched.server.endpoints.rollout import RolloutEndpoint
+from fedsched.server.endpoints.rollout_part import RolloutPartEndpoint
 from fedsched.server.forwarding import Forwarding
 from fedsched.server.identity import SERVER
+from fedsched.server.leader.rollouts import RolloutsService
 from fedsched.server.leader.versions import VersionService
+from fedsched.server.multiregion_jobs import MultiregionJobs
 from fedsched.server.node_calls import NodeCalls
 from fedsched.server.peers import SERVER_LIMITS, PeerLinks
+from fedsched.server.region_calls import RegionCalls
 from fedsched.server.settings import GossipOptions, ServerOptions
 from fedsched.server.waits import StateWaits
 from fedsched.server.wan import Wan
@@ -50,6 +58,9 @@ if TYPE_CHECKING:
 ABROAD: Final = "abroad"
 """The group of everything that has to do with other regions."""
 TICK_S: Final = 0.05
+HOLD_S: Final = 5.0
+PATIENT: Final = RolloutSettings(prepare_s=6.0, call_s=8.0, watch_s=0.0, retry_max_s=4.0, afterwards_max_s=6.0)
+"""Shorter than in production, so that a rollout is over within the time that healing is given."""
 
 
 class RegionRaft(LogRaft):
@@ -120,6 +131,22 @@ class FederationServer(FleetServer):
         )
         return {"me": self.me, "peers": self.peers}
 
+    def _stand_behind(self) -> None:
+        """Beside what a region needs for itself: its part in jobs of several regions."""
+        super()._stand_behind()
+        desk = self.desk
+        calls = RegionCalls(self.home.region, lambda: self.directory, self._ask)
+        self.rollouts = RolloutsService(desk, calls, PATIENT)
+        multiregion = MultiregionJobs(desk, calls)
+        self.services.insert(-2, self.rollouts)
+        self.jobs = JobEndpoint(desk, multiregion=multiregion)
+        self.driven = RolloutEndpoint(desk, self.rollouts, multiregion, calls)
+        self.parts = RolloutPartEndpoint(desk, hold_s=HOLD_S)
+
+    async def _ask(self, method: Method[Any, Any], request: Any, meta: CallMeta) -> Any:
+        reply, _ = await self.local.call(method, request, meta)
+        return reply
+
     @property
     def name_abroad(self) -> str:
         return self.host.name
@@ -169,7 +196,7 @@ class FederationServer(FleetServer):
             state_index=lambda: int(self.machine.store.index),
             peers=self.peers,
             waits=self.waits,
-            looks=self.jobs.looks(),
+            looks={**self.jobs.looks(), **self.driven.looks()},
             nodes=NodeCalls(desk, self.no_uplinks()),
             forwarding=self.forwarding,
             env=self.env,
@@ -179,6 +206,8 @@ class FederationServer(FleetServer):
             **self.jobs.handlers(),
             **self.extras.handlers(),
             **self.deployments.handlers(),
+            **self.driven.handlers(),
+            **self.parts.handlers(),
             SERVER_HELLO: self._hello,
             STATUS_CLOCK: self._clock,
         }

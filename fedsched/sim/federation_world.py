@@ -19,6 +19,7 @@ from fedsched.sim.federation_links import Host, WanWeather, Wires
 from fedsched.sim.federation_plan import CALM_S, CHAOS_S, Plan, Trouble
 from fedsched.sim.federation_region import NEW, OLD, FederationRegion
 from fedsched.sim.federation_server import ABROAD
+from fedsched.sim.federation_steps import Steps
 from fedsched.sim.fleet_clients import SimNode
 from fedsched.sim.fleet_world import SERVERS
 from fedsched.sim.gossip_net import NetOptions
@@ -51,6 +52,7 @@ class Federation:
         self.pool = Pool(seed, net=net, make_core=make_core)
         self.pool_hosts: dict[str, PoolHost] = {}
         self.regions: dict[str, FederationRegion] = {}
+        self.steps = Steps(self)
         self.broken_since: dict[Way, float] = {}
         """Since when one region cannot get an answer from another."""
         self._chance = stream(seed, "troubles")

@@ -11,6 +11,7 @@ from fedsched.env.ids import uuid_text
 from fedsched.model.alloc import ClientStatus
 from fedsched.model.errors import FedschedError, NotFound
 from fedsched.model.ids import uuid_bytes
+from fedsched.model.job import Job
 from fedsched.model.node import DriverInfo, HostVolumeInfo, Node
 from fedsched.model.node_resources import (
     NodeCPU,
@@ -171,7 +172,7 @@ class SimNode:
             self.tasks[held.id] = _Task(status, now, stop_alone_s=self._stop_alone_s(store, held))
         elif task.status is ClientStatus.RUNNING:
             job = self.world.checks.truth.job(store, held.version_key)
-            self._pass_time(held, job.type if job is not None else "", task, wanted, now)
+            self._pass_time(held, job, task, wanted, now)
 
     def _stop_alone_s(self, store: State, held: Held) -> float:
         job = self.world.checks.truth.job(store, held.version_key)
@@ -179,7 +180,8 @@ class SimNode:
         block = group.disconnect if group is not None else None
         return (block.stop_on_client_after_s or 0.0) if block is not None else 0.0
 
-    def _pass_time(self, held: Held, kind: str, task: _Task, wanted: bool, now: float) -> None:
+    def _pass_time(self, held: Held, job: Job | None, task: _Task, wanted: bool, now: float) -> None:
+        kind = job.type if job is not None else ""
         if not wanted:
             if task.stop_at is None:
                 task.stop_at = now + self.chance.choice((0.0, 0.5, 4.0))
@@ -191,7 +193,7 @@ class SimNode:
         elif self.chance.random() < self.world.failure_rate:
             task.status = ClientStatus.FAILED
         elif held.deployment_id and not task.health and now - task.since > 1.0 and not self._is_stuck():
-            task.health = UNHEALTHY if self.chance.random() < 0.05 else HEALTHY
+            task.health = UNHEALTHY if self.world.gets_unwell(job, self.chance) else HEALTHY
 
     def _is_stuck(self) -> bool:
         """Now and then nobody finds out how something is, for a while."""

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import trio
 
+from fedsched.env.env import Chance
+from fedsched.model.job import Job
 from fedsched.raft.entry import Entry
 from fedsched.sim.fleet_checks import FleetChecks
 from fedsched.sim.fleet_log import FleetLog, LogRaft
@@ -153,6 +155,10 @@ class FleetWorld:
         self.wall_offset_s += by_s
         self._unsteady_at = trio.current_time()
         self.note("", "fault", f"wall clocks jump by {by_s} s")
+
+    def gets_unwell(self, job: Job | None, chance: Chance) -> bool:
+        """Whether an allocation of this version turns out unhealthy."""
+        return chance.random() < 0.05
 
     # ------------------------------------------------------------------ looking
 

@@ -226,6 +226,21 @@ class TestShares:
 
         assert (share_of(world).status, share_of(world).error) == ("failed", "failed: too slow")
 
+    @pytest.mark.parametrize("status", ["running", "failed", "cancelled"])
+    def test_a_plan_made_before_its_turn_does_not_send_it_back_to_waiting(self, status: str) -> None:
+        world, rollout = World(), a_record()
+        prepare(world, rollout)
+        becomes(world, status, "its turn")
+        late = a_deployment(7, job=rollout.job, status=DeploymentStatus.PENDING, is_multiregion=True)
+
+        world.plan("web", deployments=(deployment_write(late),))
+        world.plan("web", deployment_updates=(DeploymentStatusWrite(id=WAITING, status="pending"),))
+
+        deployment = world.store.deployments.get(WAITING)
+        assert deployment is not None
+        assert (deployment.status.value, deployment.status_description) == (status, "its turn")
+        assert share_of(world).status == status
+
     def test_another_deployment_of_the_job_does_not_move_the_share(self) -> None:
         world, rollout = World(), a_record()
         prepare(world, rollout)

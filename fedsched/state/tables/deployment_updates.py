@@ -21,7 +21,7 @@ from fedsched.state.result import InvalidCommand, Result, refused
 from fedsched.state.tables.alloc_columns import HEALTHY, UNHEALTHY, Flag, is_live
 from fedsched.state.tables.deployment_counts import change_groups, count_health
 from fedsched.state.tables.deployment_groups import GroupProgress
-from fedsched.state.tables.deployments import SUCCESSFUL, DeploymentRow, StatusName
+from fedsched.state.tables.deployments import SUCCESSFUL, DeploymentRow, StatusName, has_overtaken
 from fedsched.state.tables.evaluations import EvaluationWrite, store_evaluations
 from fedsched.state.tables.job_stability import mark_stable
 from fedsched.state.tables.job_status import refresh_status
@@ -155,7 +155,7 @@ def store_statuses(tx: Transaction, updates: Iterable[DeploymentStatusWrite]) ->
     table = tx.store.deployments.table
     for update in updates:
         row = table.get(update.id)
-        if row is None or (not row.is_active and row.status != update.status):
+        if row is None or (not row.is_active and row.status != update.status) or has_overtaken(row, update.status):
             continue
         changed = structs.replace(
             row,

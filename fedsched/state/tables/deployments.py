@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedsched.state.transaction import Transaction
 
 ENDED: Final = frozenset(status.value for status in DeploymentStatus if not status.is_active)
+WAITING: Final = frozenset({DeploymentStatus.INITIALIZING.value, DeploymentStatus.PENDING.value})
 SUCCESSFUL: Final = DeploymentStatus.SUCCESSFUL.value
 
 StatusName = Literal[
@@ -199,12 +200,19 @@ def store_deployments(tx: Transaction, items: tuple[DeploymentWrite, ...]) -> No
         )
         if known is not None:
             row = structs.replace(row, create_time_ns=known.create_time_ns, groups=_merged(item.groups, known))
+            if has_overtaken(known, item.status):
+                row = structs.replace(row, status=known.status, status_description=known.status_description)
         tx.put(table, row)
         follow_deployment(tx, row)
         if row.status == SUCCESSFUL and (known is None or known.status != SUCCESSFUL):
             mark_stable(tx, row.namespace, row.job_id, row.job_create_index, row.job_version)
     for namespace, job_id in sorted({(item.namespace, item.job_id) for item in items}):
         refresh_status(tx, namespace, job_id)
+
+
+def has_overtaken(known: DeploymentRow, status: str) -> bool:
+    """Whether a plan that would have the deployment wait for its turn was made before that came, or went by."""
+    return status in WAITING and known.status not in WAITING
 
 
 def _merged(groups: bytes, known: DeploymentRow) -> bytes:
