@@ -82,7 +82,7 @@ def _check_start(world: World, region: Region) -> None:
     ]
     if world.strategy.max_parallel and len(busy) > world.strategy.max_parallel:
         raise Broken(PROMISE, f"{busy} have their turn at once, {world.strategy.max_parallel} may")
-    waiting = [one.name for one in _before(world, region) if not one.deeds[RolloutStep.RUN]]
+    waiting = [one.name for one in _before(world, region) if not one.deeds[RolloutStep.RUN] and one.status not in FINAL]
     if world.strategy.max_parallel == 1 and set(waiting) - given_up:
         raise Broken(PROMISE, f"{region.name} was started before {waiting}")
 
