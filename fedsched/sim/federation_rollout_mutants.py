@@ -21,6 +21,7 @@ from fedsched.server.rollout_deeds import Deeds
 from fedsched.sim.fleet_mutants import Patch
 from fedsched.state.changes import Changes
 from fedsched.state.tables import deployment_updates, deployments, rollout_steps
+from fedsched.state.tables.rollouts import put_share
 
 
 class RolloutMutant(NamedTuple):
@@ -61,7 +62,7 @@ def _fails_in_words_only(self: Deeds, *given: Any) -> Any:
     return structs.replace(_FAILED(self, *given), status=None, revert=None)
 
 
-_PUT_SHARE: Final = rollout_steps.put_share
+_PUT_SHARE: Final = put_share
 
 
 def _first_share_stays(tx: Any, namespace: str, job_id: str, wanted: Any) -> Any:
