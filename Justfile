@@ -20,7 +20,7 @@ check: lint
 
 # tests whose every run does less of the same, with all of it (a few minutes)
 long *MORE:
-    FEDSCHED_TESTS_LONG=1 pytest -n 2 --dist worksteal tests/e2e tests/chaos tests/sim {{ MORE }}
+    FEDSCHED_TESTS_LONG=1 pytest -n 2 --dist worksteal tests/e2e tests/chaos tests/sim tests/federation tests/raft tests/scheduler tests/wan {{ MORE }}
 
 # lints, format, types, import contracts
 lint:

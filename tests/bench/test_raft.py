@@ -32,7 +32,6 @@ def test_bench_raft_measures_three_real_servers_and_a_failover(tmp_path: Path) -
     }
     assert all(value > 0 for value in result.figures.values())
     assert result.figures["commits_per_s_256"] > result.figures["commits_per_s_1"]
-    assert result.figures["commits_per_s_1"] < result.figures["bare_rounds_per_s"]
     assert any("killing" in line for line in said)
 
 

@@ -355,6 +355,28 @@ def test_a_claim_with_a_spare_file_is_refused_like_any_other(tmp_path: Path) -> 
     assert state_file.keys(directory) == ["b"]
 
 
+@pytest.mark.parametrize("call", ["link", "unlink"])
+def test_a_spare_file_that_is_swept_away_meanwhile_costs_no_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    directory, spare = str(tmp_path), f"{state_file.SPARE}0"
+    (tmp_path / spare).touch()
+    really = getattr(os, call)
+
+    def after_a_sweep(*names: str) -> None:
+        monkeypatch.undo()
+        state_file.sweep_spares(directory)
+        really(*names)
+
+    monkeypatch.setattr(os, call, after_a_sweep)
+    file = state_file.claim(directory, "a", {"phase": "running"}, spare)
+
+    assert file is not None
+    file.close()
+    assert state_file.read(directory, "a") == {"phase": "running"}
+    assert os.listdir(directory) == [f"a{state_file.SUFFIX}"]
+
+
 def test_a_spare_file_that_is_gone_is_replaced_by_a_new_one(tmp_path: Path) -> None:
     file = state_file.claim(str(tmp_path), "a", {"phase": "running"}, f"{state_file.SPARE}7")
 

@@ -15,6 +15,7 @@ import pytest
 from fedsched.model.errors import FedschedError
 from fedsched.raft.messages import HardState, Restored
 from fedsched.raft.storage import DamagedStore, LogStore
+from tests.sizes import size
 
 from .storage_kit import Image, a_mark, a_write, an_entry, entries, memory_directory, recovered
 
@@ -42,6 +43,10 @@ def a_life(directory: Path, groups: int = SMALL) -> tuple[Image, Image, Image, R
     return crashed, folded, Image.of(directory), found
 
 
+EVERY = size(3, 1)
+"""No divisor of a page or a record, so that each kind of place is met; `just long` takes every byte."""
+
+
 @pytest.mark.parametrize("state", ["crashed", "folded", "closed"])
 def test_a_flipped_bit_in_any_byte_is_refused_or_harmless(state: str) -> None:
     outcomes: Counter[str] = Counter()
@@ -60,6 +65,8 @@ def test_a_flipped_bit_in_any_byte_is_refused_or_harmless(state: str) -> None:
                     break  # padding up to a page, never looked at
                 if state == "folded" and at > 2500 and at % 11:
                     continue  # recycled frames, harmless whatever they hold: a sample will do
+                if at % EVERY:
+                    continue
                 damaged = bytearray(data)
                 damaged[at] ^= 1 << (at % 8)
                 image.with_file(name, bytes(damaged)).put(directory)

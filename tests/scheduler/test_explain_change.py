@@ -28,6 +28,7 @@ from fedsched.state.tables.nodes import node_upsert
 from tests.builders import a_group, a_job, a_task
 from tests.scheduler.places import a_device, a_place
 from tests.scheduler.toy_region import ToyRegion
+from tests.sizes import size
 
 DRIVER = "mock_driver"
 RACK = "${attr.rack}"
@@ -170,7 +171,7 @@ nodes = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=size(60, 150), deadline=None)
 @given(
     st.lists(nodes, min_size=1, max_size=5),
     st.lists(st.tuples(st.sampled_from([100, 400, 900]), st.sampled_from([64, 200, 600])), max_size=3),

@@ -20,6 +20,7 @@ GOOD = "No path to region 'far': far-1.far: fell silent; far-2.far: fell silent;
 
 
 @pytest.mark.processes
+@pytest.mark.skipif(not size(False, True), reason="half a minute of waiting: a part of `just long`")
 @pytest.mark.skipif(bool(PROBLEM), reason=f"no network namespaces here: {PROBLEM}")
 def test_a_region_that_is_cut_off_fails_fast_hurts_nobody_and_heals_by_itself(tmp_path: Path) -> None:
     outcome = run(tmp_path, hows=size((CUT,), HOWS), lost_s=10.0, window_s=1.0, own_per_s=10.0)

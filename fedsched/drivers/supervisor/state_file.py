@@ -58,7 +58,10 @@ def claim(directory: str, key: str, table: dict[str, Any], spare: str = "") -> S
     if spare:
         file = _reopen(f"{directory}/{spare}")
         if file is not None:
-            return _claim_with(file, f"{directory}/{spare}", f"{directory}/{key}{SUFFIX}", table)
+            try:
+                return _claim_with(file, f"{directory}/{spare}", f"{directory}/{key}{SUFFIX}", table)
+            except FileNotFoundError:
+                pass  # an agent that has just begun swept it away: make one
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         file = StateFile(os.open(f"{directory}/{key}{SUFFIX}", flags, 0o600))
@@ -90,7 +93,10 @@ def _claim_with(file: StateFile, spare: str, path: str, table: dict[str, Any]) -
     except BaseException:
         file.close()
         raise
-    os.unlink(spare)
+    try:
+        os.unlink(spare)
+    except FileNotFoundError:
+        return file  # swept away by an agent that has just begun; the name that counts is there
     return file
 
 
