@@ -141,7 +141,7 @@ class FederationServer(FleetServer):
         self.services.insert(-2, self.rollouts)
         self.jobs = JobEndpoint(desk, multiregion=multiregion)
         self.driven = RolloutEndpoint(desk, self.rollouts, multiregion, calls)
-        self.parts = RolloutPartEndpoint(desk, hold_s=HOLD_S)
+        self.parts = RolloutPartEndpoint(desk, heard=self.rollouts.heard, hold_s=HOLD_S)
 
     async def _ask(self, method: Method[Any, Any], request: Any, meta: CallMeta) -> Any:
         reply, _ = await self.local.call(method, request, meta)
